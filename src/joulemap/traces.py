@@ -1,0 +1,385 @@
+"""The two traces of the paper, and what ties them together: events, power, steps, clocks.
+
+All are columns in frozen values. Times are epoch nanoseconds (int64), intervals half-open, energies
+joules. Whatever cannot be right is refused here, with the row that is wrong, so that the accounting
+never has to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulemap.devices import Device, Domain
+from joulemap.errors import InputError
+from joulemap.labels import Labels
+from joulemap.program import leaf
+from joulemap.units import NS_PER_S
+
+KINDS = ("op", "worker", "kernel", "runtime")
+"""What an event is. ``op``: an operation on its calling thread. ``worker``: a slice of an operation on
+a pool thread. ``kernel``: work on an accelerator (copies and sets too). ``runtime``: glue and waits."""
+
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+
+NO_STEP = -1
+
+Int64: TypeAlias = NDArray[np.int64]
+Float64: TypeAlias = NDArray[np.float64]
+Words: TypeAlias = Labels | str | Sequence[str] | Iterable[str]
+
+
+@dataclass(frozen=True, eq=False)
+class EventTrace:
+    """Executions of operations: who ran where, from when to when, in which lane, phase and step.
+
+    A *lane* does one thing at a time (a CPU thread); events of one lane nest, and time belongs to the
+    innermost. Where ``lane`` is None every event is a lane of its own.
+    """
+
+    name: Labels
+    device: Labels
+    start_ns: Int64
+    end_ns: Int64
+    lane: Labels | None
+    kind: Labels
+    op: Labels
+    phase: Labels
+    step: NDArray[np.int32]
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        name: Words,
+        device: Words,
+        start_ns: ArrayLike,
+        end_ns: ArrayLike,
+        lane: Words | ArrayLike | None = None,
+        kind: Words | None = None,
+        op: Words | None = None,
+        phase: Words = "other",
+        step: ArrayLike | None = None,
+    ) -> EventTrace:
+        """Check the columns and encode them; one string stands for a whole column.
+
+        Left out, ``kind`` is ``kernel`` on accelerators and ``op`` on CPUs, ``op`` is the last part of
+        the name, and ``step`` is none.
+        """
+        start = _nanoseconds(start_ns, "start_ns")
+        end = _nanoseconds(end_ns, "end_ns")
+        rows = len(start)
+        names, devices = Labels.of(name, rows), Labels.of(device, rows)
+        trace = cls(
+            name=names,
+            device=devices,
+            start_ns=start,
+            end_ns=end,
+            lane=None if lane is None else _lanes(lane, rows),
+            kind=Labels.among(KINDS, _default_kinds(devices) if kind is None else kind, rows),
+            op=names.mapped([leaf(word) for word in names.words]) if op is None else Labels.of(op, rows),
+            phase=Labels.among(PHASES, phase, rows),
+            step=np.full(rows, NO_STEP, np.int32) if step is None else np.asarray(step, np.int32),
+        )
+        trace._check()
+        return trace
+
+    def _check(self) -> None:
+        rows = len(self.start_ns)
+        for column in ("name", "device", "end_ns", "lane", "kind", "op", "phase", "step"):
+            values = getattr(self, column)
+            if values is not None and len(values) != rows:
+                raise InputError(f"The events have {rows} start times but {len(values)} of {column}.")
+        backwards = np.flatnonzero(self.end_ns < self.start_ns)
+        if len(backwards):
+            row = int(backwards[0])
+            raise InputError(
+                f"Event {row} ({self.name.words[self.name.codes[row]]}) ends "
+                f"{int(self.start_ns[row] - self.end_ns[row])} ns before it starts.",
+                "Start and end must be from the same clock.",
+            )
+        for word in self.device.words:
+            Device.parse(word)
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def take(self, rows: NDArray[np.bool_] | Int64 | slice) -> EventTrace:
+        """Some of the events."""
+        return EventTrace(
+            name=self.name[rows],
+            device=self.device[rows],
+            start_ns=self.start_ns[rows],
+            end_ns=self.end_ns[rows],
+            lane=None if self.lane is None else self.lane[rows],
+            kind=self.kind[rows],
+            op=self.op[rows],
+            phase=self.phase[rows],
+            step=self.step[rows],
+        )
+
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the first start to the last end; None without events."""
+        return (int(self.start_ns.min()), int(self.end_ns.max())) if len(self) else None
+
+
+@dataclass(frozen=True, eq=False)
+class PowerTrace:
+    """The energy of one domain, interval by interval: ``energy_j[i]`` over ``[edges_ns[i], edges_ns[i+1])``.
+
+    ``gap[i]`` marks an interval in which the meter was not read for long. A counter still knows its
+    energy; of power samples it is unknown, and left out (0 J).
+    """
+
+    domain: Domain
+    edges_ns: Int64
+    energy_j: Float64
+    gap: NDArray[np.bool_]
+
+    def __init__(
+        self,
+        domain: Domain,
+        edges_ns: ArrayLike,
+        energy_j: ArrayLike,
+        gap: NDArray[np.bool_] | None = None,
+    ) -> None:
+        edges = _nanoseconds(edges_ns, f"edges_ns of {domain.name}")
+        energy = np.asarray(energy_j, np.float64)
+        if len(edges) != len(energy) + 1 and not len(edges) == len(energy) == 0:
+            raise InputError(
+                f"{domain.name}: {len(energy)} intervals need {len(energy) + 1} edges, not {len(edges)}."
+            )
+        _refuse(domain, "edges_ns", np.diff(edges) < 0, "go back in time", "Sort the readings by time.")
+        _refuse(domain, "energy_j", ~np.isfinite(energy), "are not finite", "Leave out readings that failed.")
+        _refuse(
+            domain,
+            "energy_j",
+            energy < 0,
+            "are negative",
+            "Energy only adds up; for a running counter use from_counter.",
+        )
+        _refuse(
+            domain,
+            "energy_j",
+            (np.diff(edges) == 0) & (energy > 0),
+            "take no time",
+            "Two readings share one timestamp.",
+        )
+        object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "edges_ns", edges)
+        object.__setattr__(self, "energy_j", energy)
+        object.__setattr__(self, "gap", np.zeros(len(energy), bool) if gap is None else gap)
+
+    @classmethod
+    def from_counter(
+        cls, domain: Domain, t_ns: ArrayLike, energy_j: ArrayLike, wraps_at_j: float | None = None
+    ) -> PowerTrace:
+        """From readings of a running total, which may wrap around at ``wraps_at_j``.
+
+        A counter that is read more often than it updates repeats its value. Those repeats say nothing
+        about when the energy flowed, so the intervals reach from update to update.
+        """
+        t, total = _readings(domain, t_ns, energy_j, "energy_j")
+        steps = np.diff(total)
+        if wraps_at_j is not None:
+            steps = np.where(steps < 0, steps + wraps_at_j, steps)
+        _refuse(
+            domain,
+            "the counter",
+            steps < 0,
+            "go backwards",
+            "A counter only grows. Say where it wraps (wraps_at_j); a reset needs two recordings.",
+        )
+        keep = _updates(t, steps, domain.update_period_s)
+        edges = t[keep]
+        energy = np.diff(np.concatenate(([0.0], np.cumsum(steps)))[keep]) if len(t) else np.zeros(0)
+        return cls(domain, edges, np.maximum(energy, 0.0), gap=_gaps(edges))
+
+    @classmethod
+    def from_samples(
+        cls, domain: Domain, t_ns: ArrayLike, power_w: ArrayLike, end_ns: int | None = None
+    ) -> PowerTrace:
+        """From power readings: each holds until the next one, the last until ``end_ns`` (else it only ends).
+
+        Where readings are missing for long the energy is unknown: the gap is marked and holds none.
+        """
+        t, power = _readings(domain, t_ns, power_w, "power_w")
+        _refuse(domain, "power_w", power < 0, "are negative", "Power drawn is never below zero.")
+        if end_ns is not None:
+            t, power = np.append(t, np.int64(end_ns)), np.append(power, 0.0)
+        gap = _gaps(t)
+        energy = power[:-1] * (np.diff(t) / NS_PER_S) if len(t) else np.zeros(0)
+        return cls(domain, t, np.where(gap, 0.0, energy), gap=gap)
+
+    def __len__(self) -> int:
+        return len(self.energy_j)
+
+    @cached_property
+    def total_j(self) -> float:
+        return float(self.energy_j.sum())
+
+    @cached_property
+    def power_w(self) -> Float64:
+        """Mean power of each interval; zero for intervals without length."""
+        seconds = np.diff(self.edges_ns) / NS_PER_S
+        return np.divide(self.energy_j, seconds, out=np.zeros(len(self)), where=seconds > 0)
+
+    @property
+    def period_s(self) -> float:
+        """How often the meter updates: as declared by its domain, else as the readings show."""
+        if self.domain.update_period_s is not None:
+            return self.domain.update_period_s
+        return float(np.median(np.diff(self.edges_ns))) / NS_PER_S if len(self) else 0.0
+
+    def energy_until(self, t_ns: ArrayLike) -> Float64:
+        """Energy from the start of the trace to each time, spread evenly inside an interval."""
+        times = np.asarray(t_ns, np.int64)
+        if not len(self):
+            return np.zeros(times.shape)
+        total = np.concatenate(([0.0], np.cumsum(self.energy_j)))
+        origin = self.edges_ns[0]
+        return np.interp((times - origin).astype(float), (self.edges_ns - origin).astype(float), total)
+
+    def energy_between(self, a_ns: int, b_ns: int) -> float:
+        """Joules in ``[a_ns, b_ns)``; nothing is known outside the trace, so nothing is counted there."""
+        until = self.energy_until([a_ns, b_ns])
+        return float(max(until[1] - until[0], 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Training or inference steps: every one is metered, some are traced."""
+
+    start_ns: Int64
+    end_ns: Int64
+    traced: NDArray[np.bool_]
+    label: Labels
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        start_ns: ArrayLike,
+        end_ns: ArrayLike,
+        traced: ArrayLike | bool = True,
+        label: Words = "step",
+    ) -> Steps:
+        """Steps in order of time; ``label`` keeps kinds apart (``train``, ``test``)."""
+        start, end = _nanoseconds(start_ns, "step start_ns"), _nanoseconds(end_ns, "step end_ns")
+        rows = len(start)
+        marks = np.broadcast_to(np.asarray(traced, bool), (rows,)).copy()
+        steps = cls(start, end, marks, Labels.of(label, rows))
+        if len(end) != rows or len(steps.label) != rows:
+            raise InputError("The steps' columns differ in length.")
+        if (end < start).any() or (start[1:] < end[:-1]).any():
+            raise InputError(
+                "Steps overlap or end before they start.", "Give them in order of time, one after the other."
+            )
+        return steps
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def at(self, t_ns: Int64) -> NDArray[np.int32]:
+        """The step that each time falls into, or ``NO_STEP``."""
+        if not len(self):
+            return np.full(len(t_ns), NO_STEP, np.int32)
+        index = np.searchsorted(self.start_ns, t_ns, side="right") - 1
+        inside = (index >= 0) & (t_ns < self.end_ns[np.maximum(index, 0)])
+        return np.where(inside, index, NO_STEP).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnchor:
+    """One foreign clock, paired with ours at the start and at the end of a recording."""
+
+    clock: str
+    theirs_start_ns: int
+    ours_start_ns: int
+    theirs_end_ns: int
+    ours_end_ns: int
+
+    @property
+    def drift_ppm(self) -> float:
+        """How much faster ours runs than theirs, in parts per million."""
+        theirs = self.theirs_end_ns - self.theirs_start_ns
+        ours = self.ours_end_ns - self.ours_start_ns
+        return (ours - theirs) / theirs * 1e6 if theirs else 0.0
+
+    def to_ours(self, theirs_ns: ArrayLike) -> Int64:
+        """Foreign times on our clock: offset removed, drift spread evenly."""
+        elapsed = np.asarray(theirs_ns, np.int64) - self.theirs_start_ns
+        return self.ours_start_ns + elapsed + np.rint(elapsed * (self.drift_ppm * 1e-6)).astype(np.int64)
+
+
+def _nanoseconds(values: ArrayLike, what: str) -> Int64:
+    times = np.asarray(values)
+    if times.ndim != 1:
+        raise InputError(f"{what} must be a column of numbers.")
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise InputError(
+            f"{what} has values that are not finite, first in row {int(np.argmin(np.isfinite(times)))}."
+        )
+    if times.dtype.kind not in "iuf" and len(times):
+        raise InputError(f"{what} must be integers: nanoseconds since 1970.")
+    return times.astype(np.int64, copy=False)
+
+
+def _lanes(values: Words | ArrayLike, rows: int) -> Labels:
+    if isinstance(values, (Labels, str)):
+        return Labels.of(values, rows)
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        return Labels.of([str(value) for value in array.tolist()])
+    ids, codes = np.unique(array, return_inverse=True)
+    return Labels(codes.astype(np.int32), tuple(str(number) for number in ids.tolist()))
+
+
+def _default_kinds(devices: Labels) -> Labels:
+    kinds = ["op" if Device.parse(word).kind == "CPU" else "kernel" for word in devices.words]
+    return devices.mapped(kinds)
+
+
+def _refuse(domain: Domain, what: str, bad: NDArray[np.bool_], how: str, hint: str) -> None:
+    if bad.any():
+        raise InputError(
+            f"{domain.name}: {int(bad.sum())} values of {what} {how}, first in row {int(np.argmax(bad))}.",
+            hint,
+        )
+
+
+def _readings(domain: Domain, t_ns: ArrayLike, values: ArrayLike, what: str) -> tuple[Int64, Float64]:
+    """Readings in order of time, as they came where two share a timestamp."""
+    t = _nanoseconds(t_ns, f"t_ns of {domain.name}")
+    numbers = np.asarray(values, np.float64)
+    if len(t) != len(numbers):
+        raise InputError(f"{domain.name}: {len(t)} timestamps but {len(numbers)} of {what}.")
+    _refuse(domain, what, ~np.isfinite(numbers), "are not finite", "Leave out readings that failed.")
+    if (np.diff(t) < 0).any():
+        order = np.argsort(t, kind="stable")
+        t, numbers = t[order], numbers[order]
+    last_of_its_time = np.append(np.diff(t) > 0, True) if len(t) else np.zeros(0, bool)
+    return t[last_of_its_time], numbers[last_of_its_time]
+
+
+def _updates(t: Int64, steps: Float64, period_s: float | None) -> NDArray[np.bool_]:
+    """Which readings of a counter to keep as edges: all, or where it is polled faster than it updates,
+    the first, those with a new value, and those that stay unchanged for longer than an update takes."""
+    changed = np.concatenate(([True], steps > 0)) if len(t) else np.zeros(0, bool)
+    if changed.sum() < 4 or changed.mean() > 0.5:
+        return np.ones(len(t), bool)
+    period_ns = period_s * NS_PER_S if period_s else float(np.median(np.diff(t[changed])))
+    since_change = t - np.maximum.accumulate(np.where(changed, t, t[0]))
+    return changed | (since_change > 1.5 * period_ns)
+
+
+def _gaps(edges: Int64) -> NDArray[np.bool_]:
+    """Intervals ten times as long as the usual one."""
+    length = np.diff(edges)
+    return length > 10 * np.median(length) if len(length) else np.zeros(0, bool)
