@@ -60,6 +60,17 @@ class Labels:
         codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
         return cls(codes, tuple(column.dictionary.to_pylist()))
 
+    @classmethod
+    def joined(cls, columns: Sequence[Labels]) -> Labels:
+        """One column after the other."""
+        words = dict.fromkeys(word for column in columns for word in column.words)
+        if all(column.words == columns[0].words for column in columns):
+            return cls(np.concatenate([column.codes for column in columns]), columns[0].words)
+        code = {word: number for number, word in enumerate(words)}
+        maps = [np.array([code[word] for word in column.words] or [0], np.int32) for column in columns]
+        codes = [remap[column.codes] for remap, column in zip(maps, columns, strict=True)]
+        return cls(np.concatenate(codes), tuple(words))
+
     def to_arrow(self) -> pa.DictionaryArray:
         """As an Arrow dictionary column, sharing the codes."""
         import pyarrow as pa

@@ -1,0 +1,7 @@
+"""Accounting: pure functions from traces to footprints. No files, no clocks, no frameworks."""
+
+from joulemap.accounting.attribute import RULES, Rule, attribute
+from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.shares import ProcessShares
+
+__all__ = ["RULES", "Account", "Footprint", "ProcessShares", "Rule", "attribute"]

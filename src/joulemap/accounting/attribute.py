@@ -1,0 +1,207 @@
+"""From events and power to a footprint: the accounting, whole.
+
+For each device, the energy of its domains is first sorted (``supply``), then shared out over its events by
+a rule, then added up by name, phase and device, with the untraced steps projected (``rows``). It ends
+with ``Footprint.check()``.
+
+The rules differ in one thing, the density of the energy inside one sensor interval:
+
+- ``exact``: constant in time; what is active at an instant shares it by weight (equally, unless weights
+  are given).
+- ``recency``: the paper's Algorithm 2, walked instant by instant. The same numbers by brute force.
+- ``calibrated``: proportional to the weights that are active (watts of the operation by itself), or to the
+  idle weight where nothing is. The interval's energy is conserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joulemap.accounting.footprint import Footprint
+from joulemap.accounting.lanes import WORKER
+from joulemap.accounting.recency import walk
+from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
+from joulemap.accounting.shares import ProcessShares
+from joulemap.accounting.supply import Supply, supply
+from joulemap.accounting.sweep import Actors, Shared, per_weight, share_out
+from joulemap.devices import Device, roots
+from joulemap.errors import InputError
+from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, PowerTrace, Steps
+from joulemap.units import fmt_seconds
+
+Rule = Literal["exact", "recency", "calibrated"]
+RULES: tuple[Rule, ...] = ("exact", "recency", "calibrated")
+
+
+def attribute(
+    events: EventTrace,
+    power: PowerTrace | Iterable[PowerTrace],
+    rule: Rule = "exact",
+    *,
+    steps: Steps | None = None,
+    window_ns: tuple[int, int] | None = None,
+    shares: Mapping[str, ProcessShares] | None = None,
+    weights: ArrayLike | None = None,
+    idle_weight: float | None = None,
+) -> Footprint:
+    """Account the energy of every domain to the events of its device.
+
+    ``window_ns`` is the recording: energy before and after it is *outside*. ``shares`` gives the
+    program's part of a domain that other processes use too. ``weights`` is one positive number per
+    event; the ``calibrated`` rule takes it, and ``idle_weight``, in watts.
+    """
+    traces = [power] if isinstance(power, PowerTrace) else list(power)
+    counted = _roots_only(traces)
+    weighting = _Weighting.of(rule, weights, idle_weight, len(events))
+    step_of = StepOf(_step_of_event(events, steps), steps)
+    supplies = [supply(trace, steps, window_ns, shares) for trace in counted]
+    footprints: list[Footprint] = []
+    for device in dict.fromkeys(trace.domain.device for trace in counted):
+        fed = [one for one in supplies if one.domain.device == device]
+        footprints += _account_device(events, step_of, weighting, Device.parse(device), fed)
+    warnings = _warnings(events, traces, counted, supplies)
+    if not footprints:
+        return Footprint.empty(rule, warnings)
+    return Footprint.joined(footprints, warnings).check()
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighting:
+    """The rule, with its weights checked; ``idle_weight`` only for the calibrated rule."""
+
+    rule: Rule
+    weights: Float64 | None
+    idle_weight: float | None
+
+    @classmethod
+    def of(cls, rule: Rule, weights: ArrayLike | None, idle_weight: float | None, count: int) -> _Weighting:
+        if rule not in RULES:
+            raise InputError(f"There is no rule {rule!r}.", f"Rules are {', '.join(RULES)}.")
+        column = None if weights is None else np.asarray(weights, np.float64)
+        if column is not None and len(column) != count:
+            raise InputError(f"{count} events need {count} weights, not {len(column)}.")
+        if column is not None and not (np.isfinite(column) & (column > 0)).all():
+            raise InputError(
+                "Weights must be positive numbers.", "Where nothing is known of an event, it weighs 1."
+            )
+        if rule == "calibrated" and not (idle_weight is not None and 0 < idle_weight < np.inf):
+            raise InputError(
+                "The calibrated rule needs the weight of idle time (idle_weight).",
+                "It is the device's idle power, in the unit of the weights.",
+            )
+        return cls(rule, column, idle_weight if rule == "calibrated" else None)
+
+
+def _roots_only(traces: list[PowerTrace]) -> list[PowerTrace]:
+    names = [trace.domain.name for trace in traces]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"There are two power traces of {twice[0]!r}.", "A domain has one trace.")
+    adding = {domain.name for domain in roots([trace.domain for trace in traces])}
+    return [trace for trace in traces if trace.domain.name in adding]
+
+
+def _step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
+    """The step an event says it belongs to, else the one it starts in."""
+    if steps is None:
+        return np.full(len(events), NO_STEP, np.int32)
+    if (events.step >= len(steps)).any():
+        raise InputError(
+            f"An event is of step {int(events.step.max())}, but there are only {len(steps)} steps."
+        )
+    if (events.step != NO_STEP).any():
+        return events.step
+    return steps.at(events.start_ns)
+
+
+def _account_device(
+    events: EventTrace, step_of: StepOf, weighting: _Weighting, device: Device, supplies: list[Supply]
+) -> list[Footprint]:
+    """The footprints of the domains that feed one device."""
+    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
+    rows = Rows.of(events, np.flatnonzero(here[events.device.codes]))
+    lasting = events.end_ns[rows.event] > events.start_ns[rows.event]
+    actors = _actors(events, rows.event[lasting], weighting)
+    shared, active_s = _share(actors, supplies, _step_marks(step_of.steps), weighting)
+
+    def per_event(amounts: Float64) -> Float64:
+        """Zero-length events are executions, but get nothing."""
+        if len(amounts) == len(lasting):
+            return np.maximum(amounts, 0.0)
+        everyone = np.zeros(len(lasting))
+        everyone[lasting] = np.maximum(amounts, 0.0)
+        return everyone
+
+    footprints = []
+    for one, (energy, seconds) in zip(supplies, shared, strict=True):
+        charges = Charges(per_event(energy.charge), per_event(seconds.charge), per_event(active_s))
+        footprints.append(domain_footprint(rows, step_of, one, energy, seconds, charges, weighting.rule))
+    return footprints
+
+
+def _actors(events: EventTrace, event: Int64, weighting: _Weighting) -> Actors:
+    kind = events.kind.codes[event]
+    group = None
+    if (kind == WORKER).any():
+        group = events.name.codes[event].astype(np.int64) * len(PHASES) + events.phase.codes[event]
+    return Actors(
+        start_ns=events.start_ns[event],
+        end_ns=events.end_ns[event],
+        lane=None if events.lane is None else events.lane.codes[event],
+        kind=kind,
+        group=group,
+        weight=None if weighting.weights is None else weighting.weights[event],
+    )
+
+
+def _step_marks(steps: Steps | None) -> Int64:
+    """Where idle is to be read off: the start and the end of each step."""
+    if steps is None:
+        return np.zeros(0, np.int64)
+    return np.column_stack((steps.start_ns, steps.end_ns)).ravel()
+
+
+def _share(
+    actors: Actors, supplies: list[Supply], marks: Int64, weighting: _Weighting
+) -> tuple[list[tuple[Shared, Shared]], Float64]:
+    """Each domain's energy and seconds, shared out by the rule; and the events' own seconds."""
+    energy = [one.energy for one in supplies]
+    seconds = [one.seconds for one in supplies]
+    if weighting.rule == "recency":
+        shared, active_s = walk(actors, energy + seconds, marks)
+    elif weighting.idle_weight is None:
+        shared, active_s = share_out(actors, energy + seconds, marks)
+    else:
+        energy = [per_weight(actors, curve, weighting.idle_weight) for curve in energy]
+        by_weight, _ = share_out(actors, energy, marks, weighting.idle_weight)
+        by_time, active_s = share_out(actors, seconds, marks)
+        shared = by_weight + by_time
+    count = len(supplies)
+    return list(zip(shared[:count], shared[count:], strict=True)), active_s
+
+
+def _warnings(
+    events: EventTrace, traces: list[PowerTrace], counted: list[PowerTrace], supplies: list[Supply]
+) -> list[str]:
+    """What a reader of the footprint must know about what it does not hold."""
+    said = [
+        f"{trace.domain.name} is part of {trace.domain.parent} and not added to it."
+        for trace in traces
+        if trace not in counted
+    ]
+    fed = [Device.parse(trace.domain.device) for trace in counted]
+    for code, word in enumerate(events.device.words):
+        without = int((events.device.codes == code).sum())
+        if without and not any(device.runs(Device.parse(word)) for device in fed):
+            said.append(f"No power of {word} was recorded: its {without:,} events have no energy.")
+    said += [
+        f"{one.domain.name} was not read for {fmt_seconds(one.gap_s)} in all; see the power over time."
+        for one in supplies
+        if one.gap_s > 0
+    ]
+    return said

@@ -1,0 +1,310 @@
+"""The footprint (TEF): energy by qualified name, phase, device and domain, with what is beside it.
+
+For every domain ``measured = attributed + idle + other processes + outside the recording``. That is not a
+hope: ``check()`` raises when it does not hold to a part in a billion, and every accounting ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.accounting.uncertainty import EDGE_RMS, intervals, occurs_in
+from joulemap.devices import Domain, Provenance
+from joulemap.errors import ConservationError, InputError
+from joulemap.labels import Labels
+from joulemap.program import split
+from joulemap.traces import Float64, Int64
+from joulemap.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from joulemap.accounting.tree import Tree
+
+TOLERANCE = 1e-9
+UNTRACED = "(untraced)"
+"""The name under which energy stands that was metered while nothing was traced."""
+
+EVERY = "all"
+"""What a column says after it was summed over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """One domain's energy beside what its events got: the buckets, in joules and seconds.
+
+    ``baseline_j`` is what a net footprint leaves out; in a gross one it is 0.
+    """
+
+    domain: Domain
+    measured_j: float
+    idle_j: float
+    idle_s: float
+    idle_outside_steps_j: float
+    other_processes_j: float
+    outside_j: float
+    period_s: float
+    baseline_j: float = 0.0
+    step_j: Float64 = field(default_factory=lambda: np.zeros(0))
+    idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """Rows of energy, columnar. A row is one operation in one phase on one device, from one domain.
+
+    ``share_s`` is the part of the domain's time that fell to the row (it divides a second between what
+    is active in it), ``active_s`` the time its executions took, ``projected_j`` the part of its energy
+    that comes from untraced steps, ``block_j`` its energy by block of steps.
+    """
+
+    name: Labels
+    op: Labels
+    phase: Labels
+    device: Labels
+    domain: Labels
+    energy_j: Float64
+    projected_j: Float64
+    share_s: Float64
+    active_s: Float64
+    calls: Float64
+    first_ns: Int64
+    last_ns: Int64
+    block_j: Float64
+    meter_rms_j: Float64
+    block_steps: NDArray[np.int64]
+    accounts: tuple[Account, ...]
+    rule: str = "exact"
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def empty(cls, rule: str = "exact", warnings: Sequence[str] = ()) -> Footprint:
+        """Nothing was measured: no rows, no accounts."""
+        nothing, never = np.zeros(0), np.zeros(0, np.int64)
+        return cls(
+            **{column: Labels.of((), 0) for column in _LABELS},
+            **{column: nothing for column in _SUMMED if column != "block_j"},
+            block_j=np.zeros((0, 0)),
+            meter_rms_j=nothing,
+            first_ns=never,
+            last_ns=never,
+            block_steps=never,
+            accounts=(),
+            rule=rule,
+            warnings=tuple(warnings),
+        )
+
+    @classmethod
+    def joined(cls, footprints: Sequence[Footprint], warnings: Sequence[str] = ()) -> Footprint:
+        """Footprints of different domains in one."""
+        first = footprints[0]
+        columns: dict[str, Any] = {
+            column: Labels.joined([getattr(one, column) for one in footprints]) for column in _LABELS
+        }
+        for column in (*_SUMMED, "first_ns", "last_ns", "meter_rms_j"):
+            columns[column] = np.concatenate([getattr(one, column) for one in footprints])
+        accounts = tuple(account for one in footprints for account in one.accounts)
+        return replace(first, **columns, accounts=accounts, warnings=tuple(warnings))
+
+    def __len__(self) -> int:
+        return len(self.energy_j)
+
+    @property
+    def measured_j(self) -> float:
+        return sum(account.measured_j for account in self.accounts)
+
+    @property
+    def attributed_j(self) -> float:
+        return float(self.energy_j.sum())
+
+    @property
+    def idle_j(self) -> float:
+        return sum(account.idle_j for account in self.accounts)
+
+    @property
+    def other_processes_j(self) -> float:
+        return sum(account.other_processes_j for account in self.accounts)
+
+    @property
+    def outside_j(self) -> float:
+        return sum(account.outside_j for account in self.accounts)
+
+    @property
+    def low_j(self) -> Float64:
+        return self._intervals[0]
+
+    @property
+    def high_j(self) -> Float64:
+        return self._intervals[1]
+
+    @cached_property
+    def _intervals(self) -> tuple[Float64, Float64]:
+        return intervals(self.energy_j, self.block_j, self.block_steps, self.meter_rms_j)
+
+    @cached_property
+    def has_spread(self) -> NDArray[np.bool_]:
+        """Whether a row was seen in more than one block of steps, so that its spread is known."""
+        return occurs_in(self.block_j) >= 2
+
+    @cached_property
+    def provenance(self) -> list[Provenance]:
+        """The weakest word that is true of each row."""
+        estimated = {a.domain.name for a in self.accounts if a.domain.provenance == "estimated"}
+        shared: Provenance = "calibrated" if self.rule == "calibrated" else "apportioned"
+        weak = [word in estimated or (word == EVERY and bool(estimated)) for word in self.domain.words]
+        return [
+            "estimated" if weak[code] else "projected" if projected > 0 else shared
+            for code, projected in zip(self.domain.codes.tolist(), self.projected_j.tolist(), strict=True)
+        ]
+
+    def check(self) -> Footprint:
+        """Raise ``ConservationError`` unless every domain adds up; return self, so that it can be chained."""
+        for account in self.accounts:
+            code = self.domain.code(account.domain.name)
+            attributed = float(self.energy_j[self.domain.codes == code].sum())
+            parts = (
+                attributed,
+                account.idle_j,
+                account.other_processes_j,
+                account.outside_j,
+                account.baseline_j,
+            )
+            off = sum(parts) - account.measured_j
+            scale = max(account.measured_j, sum(map(abs, parts)))
+            if not abs(off) <= TOLERANCE * scale:
+                raise ConservationError(
+                    f"{account.domain.name}: measured {account.measured_j} J, but attributed + idle + other "
+                    f"processes + outside + baseline = {' + '.join(map(str, parts))} J: {off} J too much.",
+                    "This is a bug in joulemap. Please report it with the recording.",
+                )
+            gross = account.baseline_j == 0
+            if gross and (min(parts) < -TOLERANCE * scale or (self.energy_j < -TOLERANCE * scale).any()):
+                raise ConservationError(
+                    f"{account.domain.name}: a part of the energy is negative: {parts} J."
+                )
+        return self
+
+    def rollup(
+        self, name: Labels | None = None, keep: Sequence[str] = ("phase", "device", "domain")
+    ) -> Footprint:
+        """Add rows up: under new names (one per row), and over the columns that are not kept."""
+        unknown = set(keep) - {"op", "phase", "device", "domain"}
+        if unknown:
+            raise InputError(f"Rows have no column {unknown.pop()!r}.", "Keep op, phase, device or domain.")
+        name = self.name if name is None else name
+        per_domain = self._added(name, self._kept(keep), self.domain).with_meter_resolution()
+        if "domain" in keep:
+            return per_domain
+        return per_domain._added(per_domain.name, per_domain._kept(keep), None)
+
+    def at(self, depth: int) -> Footprint:
+        """The footprint of modules at a depth: names cut to so many parts."""
+        if depth < 1:
+            raise InputError(f"A depth of {depth} has no names.", "Depth 1 is the outermost.")
+        return self.rollup(self.name.mapped(["/".join(split(word)[:depth]) for word in self.name.words]))
+
+    def under(self, path: str) -> Footprint:
+        """The rows of a module and everything inside it."""
+        inside = [word == path or word.startswith(path + "/") for word in self.name.words]
+        return self._take(np.flatnonzero(np.array(inside, bool)[self.name.codes]))
+
+    def summarised(self, rules: Mapping[str, str] | Sequence[str] = ()) -> Footprint:
+        """STEF: self-similar blocks merged (``layer_0 … layer_11`` into one ``layer_*``)."""
+        from joulemap.accounting.summarise import summarised_names
+
+        return self.rollup(self.name.mapped(summarised_names(self.name.words, rules)))
+
+    def tree(self, depth: int | None = None) -> Tree:
+        """The rows as nested modules; ``print`` it."""
+        from joulemap.accounting.tree import build_tree
+
+        return build_tree(self, depth)
+
+    def net(self, baseline_w: Mapping[str, float]) -> Footprint:
+        """Above the idle baseline: each row less the baseline power over the time that fell to it.
+
+        What is left out stands in the accounts as ``baseline_j``, so that conservation still holds.
+        """
+        from joulemap.accounting.baseline import net_footprint
+
+        return net_footprint(self, baseline_w)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Rows as dictionaries, most energy first: the ``rows`` of ``show --json``."""
+        columns = (self.name, self.op, self.phase, self.device, self.domain)
+        words = [list(column) for column in columns]
+        order = np.argsort(-self.energy_j, kind="stable").tolist()
+        provenance, spread = self.provenance, self.has_spread.tolist()
+        return [
+            {
+                "name": words[0][row],
+                "op": words[1][row],
+                "phase": words[2][row],
+                "device": words[3][row],
+                "domain": words[4][row],
+                "energy_j": float(self.energy_j[row]),
+                "low_j": float(self.low_j[row]),
+                "high_j": float(self.high_j[row]),
+                "projected_j": float(self.projected_j[row]),
+                "active_s": float(self.active_s[row]),
+                "calls": int(round(self.calls[row])),
+                "spread": spread[row],
+                "provenance": provenance[row],
+            }
+            for row in order
+        ]
+
+    def _take(self, rows: Int64) -> Footprint:
+        columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", "meter_rms_j")
+        return replace(self, **{column: getattr(self, column)[rows] for column in columns})
+
+    def _kept(self, keep: Sequence[str]) -> dict[str, Labels | None]:
+        """The label columns to keep, and None for those to sum over."""
+        return {
+            column: getattr(self, column) if column in keep else None for column in ("op", "phase", "device")
+        }
+
+    def _added(self, name: Labels, whole: Mapping[str, Labels | None], domain: Labels | None) -> Footprint:
+        """Rows with equal labels added up; a label that is None is summed over."""
+        labels = {"name": name, **whole, "domain": domain}
+        key = np.zeros(len(self), np.int64)
+        for label in labels.values():
+            if label is not None:
+                key = key * len(label.words) + label.codes
+        _, example, row = np.unique(key, return_index=True, return_inverse=True)
+        count = len(example)
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+        np.minimum.at(first, row, self.first_ns)
+        np.maximum.at(last, row, self.last_ns)
+        block_j = np.zeros((count, self.block_j.shape[1]))
+        np.add.at(block_j, row, self.block_j)
+        sums = {
+            column: np.bincount(row, getattr(self, column), count)
+            for column in _SUMMED
+            if column != "block_j"
+        }
+        picked = {
+            column: Labels.of(EVERY, count) if label is None else label[example]
+            for column, label in labels.items()
+        }
+        if whole.get("op") is None:
+            picked["op"] = self.op[example]
+        meter = np.sqrt(np.bincount(row, self.meter_rms_j**2, count))
+        return replace(
+            self, **picked, **sums, block_j=block_j, first_ns=first, last_ns=last, meter_rms_j=meter
+        )
+
+    def with_meter_resolution(self) -> Footprint:
+        """The meter's part of the uncertainty, from each row's energy and the span it is spread over."""
+        period = {account.domain.name: account.period_s for account in self.accounts}
+        periods = np.array([period.get(word, 0.0) for word in self.domain.words] or [0.0])[self.domain.codes]
+        span_s = np.maximum(self.last_ns - self.first_ns, 1) / NS_PER_S
+        return replace(self, meter_rms_j=EDGE_RMS * periods * np.maximum(self.energy_j, 0.0) / span_s)
+
+
+_LABELS = ("name", "op", "phase", "device", "domain")
+_SUMMED = ("energy_j", "projected_j", "share_s", "active_s", "calls", "block_j")

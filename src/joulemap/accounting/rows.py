@@ -1,0 +1,239 @@
+"""From charges per event to rows per name: added up, spread over steps, and projected.
+
+A row is one (name, phase, device). Its energy is what its events were charged in traced steps and outside
+steps, plus what those steps stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.accounting.footprint import UNTRACED, Account, Footprint
+from joulemap.accounting.lanes import WORKER
+from joulemap.accounting.project import Projection, project
+from joulemap.accounting.supply import Supply
+from joulemap.accounting.sweep import Shared
+from joulemap.accounting.uncertainty import block_of_step
+from joulemap.labels import Labels
+from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class StepOf:
+    """The step of each event, and how steps make up blocks."""
+
+    event: NDArray[np.int32]
+    steps: Steps | None
+
+    @property
+    def count(self) -> int:
+        return 0 if self.steps is None else len(self.steps)
+
+    @cached_property
+    def _blocks(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        if self.steps is None:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        return block_of_step(self.steps.traced)
+
+    @property
+    def block(self) -> NDArray[np.int32]:
+        """The block of each step, or -1."""
+        return self._blocks[0]
+
+    @property
+    def block_steps(self) -> NDArray[np.int64]:
+        """How many steps each block has."""
+        return self._blocks[1]
+
+    def by_block(self, per_step: Float64) -> Float64:
+        inside = self.block >= 0
+        return np.bincount(self.block[inside], per_step[inside], len(self.block_steps))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows that some events fall into: event ``event[i]`` into row ``row[i]``."""
+
+    events: EventTrace
+    event: Int64
+    row: Int64
+    name: Labels
+    op: Labels
+    phase: Labels
+    device: Labels
+    first_ns: Int64
+    last_ns: Int64
+
+    @classmethod
+    def of(cls, events: EventTrace, event: Int64) -> Rows:
+        """Number the distinct (name, phase, device) of some events."""
+        phases, devices = len(PHASES), len(events.device.words)
+        key = events.name.codes[event].astype(np.int64) * (phases * devices)
+        key += events.phase.codes[event] * devices + events.device.codes[event]
+        distinct, row = _numbered(key, len(events.name.words) * phases * devices)
+        first, last = np.full(len(distinct), _LATEST), np.full(len(distinct), _EARLIEST)
+        np.minimum.at(first, row, events.start_ns[event])
+        np.maximum.at(last, row, events.end_ns[event])
+        op = np.zeros(len(distinct), np.int32)
+        op[row] = events.op.codes[event]
+        return cls(
+            events=events,
+            event=event,
+            row=row,
+            name=Labels((distinct // (phases * devices)).astype(np.int32), events.name.words),
+            op=Labels(op, events.op.words),
+            phase=Labels((distinct // devices % phases).astype(np.int32), PHASES),
+            device=Labels((distinct % devices).astype(np.int32), events.device.words),
+            first_ns=first,
+            last_ns=last,
+        )
+
+    def __len__(self) -> int:
+        return len(self.first_ns)
+
+    def total(self, amounts: Float64) -> Float64:
+        """Per-event amounts, added up by row."""
+        return np.bincount(self.row, amounts, len(self))
+
+    @cached_property
+    def executions(self) -> Float64:
+        """1 for each event, but 0 for a worker's slice, which is only part of an execution."""
+        return np.asarray(self.events.kind.codes[self.event] != WORKER, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Charges:
+    """What each event got: joules and seconds of the domain, and its own time in its lane."""
+
+    energy_j: Float64
+    share_s: Float64
+    active_s: Float64
+
+
+def domain_footprint(
+    rows: Rows, step_of: StepOf, supply: Supply, energy: Shared, seconds: Shared, charges: Charges, rule: str
+) -> Footprint:
+    """One domain's footprint."""
+    step = step_of.event[rows.event]
+    idle_j, idle_s = energy.idle_between_marks(), seconds.idle_between_marks()
+    in_step_j = _by_step(charges.energy_j, step, step_of.count) + idle_j
+    in_step_s = _by_step(charges.share_s, step, step_of.count) + idle_s
+    extra = (
+        Projection.none()
+        if step_of.steps is None
+        else project(step_of.steps, in_step_j, in_step_s, supply.untraced_j, supply.untraced_s)
+    )
+    account = Account(
+        domain=supply.domain,
+        measured_j=supply.measured_j,
+        idle_j=energy.idle + float(idle_j @ extra.energy),
+        idle_s=seconds.idle + float(idle_s @ extra.seconds),
+        idle_outside_steps_j=max(energy.idle - float(idle_j.sum()), 0.0) if step_of.count else 0.0,
+        other_processes_j=supply.other_processes_j,
+        outside_j=supply.outside_j,
+        period_s=supply.period_s,
+        step_j=in_step_j + supply.untraced_j,
+        idle_block_j=step_of.by_block(idle_j * (1 + extra.energy)),
+    )
+    placed = _placed(rows, step_of, extra, step, charges, account, rule)
+    if extra.unplaced_j > 0:
+        placed = Footprint.joined([placed, _untraced(placed, supply, extra)])
+    return placed.with_meter_resolution()
+
+
+def _placed(
+    rows: Rows,
+    step_of: StepOf,
+    extra: Projection,
+    step: NDArray[np.int32],
+    charges: Charges,
+    account: Account,
+    rule: str,
+) -> Footprint:
+    """Rows in which each traced step also stands for the untraced ones that it is the model of."""
+    count = len(rows)
+    projected_j = charges.energy_j * _at_step(extra.energy, step)
+    energy_j = charges.energy_j + projected_j
+    more_s = 1 + _at_step(extra.seconds, step)
+    return Footprint(
+        name=rows.name,
+        op=rows.op,
+        phase=rows.phase,
+        device=rows.device,
+        domain=Labels.of(account.domain.name, count),
+        energy_j=rows.total(energy_j),
+        projected_j=rows.total(projected_j),
+        share_s=rows.total(charges.share_s * more_s),
+        active_s=rows.total(charges.active_s * more_s),
+        calls=rows.total(rows.executions * (1 + _at_step(extra.calls, step))),
+        first_ns=rows.first_ns,
+        last_ns=rows.last_ns,
+        block_j=_block_energy(rows, step_of, step, energy_j),
+        meter_rms_j=np.zeros(count),
+        block_steps=step_of.block_steps,
+        accounts=(account,),
+        rule=rule,
+    )
+
+
+def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
+    """One row for energy that was metered in steps of which no trace says anything."""
+    one = np.ones(1)
+    edges = supply.energy.edges_ns
+    return Footprint(
+        name=Labels.of(UNTRACED, 1),
+        op=Labels.of(UNTRACED, 1),
+        phase=Labels.among(PHASES, "other", 1),
+        device=Labels.of(supply.domain.device, 1),
+        domain=Labels.of(supply.domain.name, 1),
+        energy_j=one * extra.unplaced_j,
+        projected_j=np.zeros(1),
+        share_s=one * extra.unplaced_s,
+        active_s=one * extra.unplaced_s,
+        calls=np.zeros(1),
+        first_ns=edges[:1],
+        last_ns=edges[-1:],
+        block_j=np.zeros((1, like.block_j.shape[1])),
+        meter_rms_j=np.zeros(1),
+        block_steps=like.block_steps,
+        accounts=(),
+        rule=like.rule,
+    )
+
+
+def _numbered(key: Int64, size: int) -> tuple[Int64, Int64]:
+    """The distinct keys in order, and the number of each key among them."""
+    if size > 4 * len(key) + (1 << 16):
+        distinct, number = np.unique(key, return_inverse=True)
+        return distinct, number
+    present = np.zeros(size, bool)
+    present[key] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[key]
+
+
+def _block_energy(rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j: Float64) -> Float64:
+    blocks = len(step_of.block_steps)
+    if not blocks:
+        return np.zeros((len(rows), 0))
+    block = np.append(step_of.block, np.int32(-1))[step]
+    inside = block >= 0
+    cell = rows.row[inside] * blocks + block[inside]
+    return np.bincount(cell, energy_j[inside], len(rows) * blocks).reshape(len(rows), blocks)
+
+
+def _by_step(amounts: Float64, step: NDArray[np.int32], count: int) -> Float64:
+    if not count:
+        return np.zeros(0)
+    inside = step != NO_STEP
+    return np.bincount(step[inside], amounts[inside], count)
+
+
+def _at_step(per_step: Float64, step: NDArray[np.int32]) -> Float64 | float:
+    """Look a per-step value up for each event; events of no step have 0."""
+    return np.append(per_step, 0.0)[step] if len(per_step) else 0.0
