@@ -13,7 +13,9 @@ HORIZON = 40
 
 
 @st.composite
-def events(draw, devices=("GPU:0", "CPU:0"), kinds=("op", "worker", "kernel", "runtime"), lanes=True, most=12):
+def events(
+    draw, devices=("GPU:0", "CPU:0"), kinds=("op", "worker", "kernel", "runtime"), lanes=True, most=12
+):
     rows = draw(st.integers(0, most))
     times = st.integers(-5, HORIZON + 5)
     spans = draw(st.lists(st.tuples(times, times).map(sorted), min_size=rows, max_size=rows))
@@ -37,9 +39,7 @@ def power(draw, domain=None):
     domain = domain or Domain("gpu", "GPU:0")
     edges = sorted(draw(st.lists(st.integers(0, HORIZON), min_size=2, max_size=6, unique=True)))
     energy = draw(
-        st.lists(
-            st.floats(0, 1e4, allow_subnormal=False), min_size=len(edges) - 1, max_size=len(edges) - 1
-        )
+        st.lists(st.floats(0, 1e4, allow_subnormal=False), min_size=len(edges) - 1, max_size=len(edges) - 1)
     )
     return PowerTrace(domain, edges, energy)
 

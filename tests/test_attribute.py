@@ -29,7 +29,11 @@ def by_name(footprint, **where):
 def trace(*spans, device="GPU:0", **columns):
     names, starts, ends = zip(*spans, strict=True) if spans else ((), (), ())
     return EventTrace.from_columns(
-        name=names, device=device, start_ns=[int(t * S) for t in starts], end_ns=[int(t * S) for t in ends], **columns
+        name=names,
+        device=device,
+        start_ns=[int(t * S) for t in starts],
+        end_ns=[int(t * S) for t in ends],
+        **columns,
     )
 
 
@@ -107,7 +111,9 @@ def test_several_gpus_and_sockets_stay_apart():
 
 def test_energy_in_a_nested_event_is_the_inner_one_s():
     spans = trace(("outer", 0, 10), ("inner", 2, 5), device="CPU:0", lane=[1, 1])
-    assert by_name(attribute(spans, one_watt(10, Domain("cpu", "CPU:0")))) == pytest.approx({"outer": 7, "inner": 3})
+    assert by_name(attribute(spans, one_watt(10, Domain("cpu", "CPU:0")))) == pytest.approx(
+        {"outer": 7, "inner": 3}
+    )
 
 
 def test_a_caller_with_busy_workers_counts_as_its_workers():
@@ -127,7 +133,9 @@ def test_a_caller_with_busy_workers_counts_as_its_workers():
 
 def test_runtime_glue_counts_only_where_nothing_else_runs():
     spans = trace(("glue", 0, 10), ("op", 4, 6), device="CPU:0", kind=["runtime", "op"])
-    assert by_name(attribute(spans, one_watt(10, Domain("cpu", "CPU:0")))) == pytest.approx({"glue": 8, "op": 2})
+    assert by_name(attribute(spans, one_watt(10, Domain("cpu", "CPU:0")))) == pytest.approx(
+        {"glue": 8, "op": 2}
+    )
 
 
 def test_packages_and_their_memory_both_go_to_cpu_events():
@@ -297,9 +305,13 @@ def test_a_shuffled_trace_of_many_windows_matches_the_sorted_one():
     names = [f"n{i}" for i in range(50)]
     name = np.array(names)[rng.integers(0, 50, count)]
     trace_ = PowerTrace(GPU, np.linspace(0, 10**9, 2001).astype(int), rng.random(2000))
-    sorted_ = attribute(EventTrace.from_columns(name=name, device="GPU:0", start_ns=start, end_ns=end), trace_)
+    sorted_ = attribute(
+        EventTrace.from_columns(name=name, device="GPU:0", start_ns=start, end_ns=end), trace_
+    )
     order = rng.permutation(count)
-    shuffled = EventTrace.from_columns(name=name[order], device="GPU:0", start_ns=start[order], end_ns=end[order])
+    shuffled = EventTrace.from_columns(
+        name=name[order], device="GPU:0", start_ns=start[order], end_ns=end[order]
+    )
     assert by_name(attribute(shuffled, trace_)) == pytest.approx(by_name(sorted_), rel=1e-9)
 
 

@@ -14,7 +14,7 @@ from joulemap.errors import InputError
 NS_PER_S = 1_000_000_000
 
 _PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
-_FACTORS = {prefix: factor for prefix, factor in _PREFIXES} | {"u": 1e-6}
+_FACTORS = dict(_PREFIXES) | {"u": 1e-6}
 _QUANTITY = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([GMkmµun]?)([A-Za-z]*)\s*$")
 
 

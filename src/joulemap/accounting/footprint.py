@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.accounting.sums import sums_by
 from joulemap.accounting.uncertainty import EDGE_RMS, intervals, occurs_in
 from joulemap.devices import Domain, Provenance
 from joulemap.errors import ConservationError, InputError
@@ -84,19 +85,11 @@ class Footprint:
     @classmethod
     def empty(cls, rule: str = "exact", warnings: Sequence[str] = ()) -> Footprint:
         """Nothing was measured: no rows, no accounts."""
-        nothing, never = np.zeros(0), np.zeros(0, np.int64)
-        return cls(
-            **{column: Labels.of((), 0) for column in _LABELS},
-            **{column: nothing for column in _SUMMED if column != "block_j"},
-            block_j=np.zeros((0, 0)),
-            meter_rms_j=nothing,
-            first_ns=never,
-            last_ns=never,
-            block_steps=never,
-            accounts=(),
-            rule=rule,
-            warnings=tuple(warnings),
-        )
+        no_words, nothing, never = Labels.of((), 0), np.zeros(0), np.zeros(0, np.int64)
+        columns: dict[str, Any] = dict.fromkeys(_LABELS, no_words)
+        columns |= dict.fromkeys((*_SUMMED, "meter_rms_j"), nothing) | {"block_j": np.zeros((0, 0))}
+        columns |= dict.fromkeys(("first_ns", "last_ns", "block_steps"), never)
+        return cls(**columns, accounts=(), rule=rule, warnings=tuple(warnings))
 
     @classmethod
     def joined(cls, footprints: Sequence[Footprint], warnings: Sequence[str] = ()) -> Footprint:
@@ -210,7 +203,16 @@ class Footprint:
     def under(self, path: str) -> Footprint:
         """The rows of a module and everything inside it."""
         inside = [word == path or word.startswith(path + "/") for word in self.name.words]
-        return self._take(np.flatnonzero(np.array(inside, bool)[self.name.codes]))
+        return self.take(np.array(inside, bool)[self.name.codes])
+
+    def where(self, **labels: str) -> Footprint:
+        """The rows with these labels, such as ``phase="forward"``."""
+        chosen = np.ones(len(self), bool)
+        for column, word in labels.items():
+            if column not in _LABELS:
+                raise InputError(f"Rows have no column {column!r}.", f"Columns are {', '.join(_LABELS)}.")
+            chosen &= getattr(self, column).codes == getattr(self, column).code(word)
+        return self.take(chosen)
 
     def summarised(self, rules: Mapping[str, str] | Sequence[str] = ()) -> Footprint:
         """STEF: self-similar blocks merged (``layer_0 … layer_11`` into one ``layer_*``)."""
@@ -251,14 +253,15 @@ class Footprint:
                 "high_j": float(self.high_j[row]),
                 "projected_j": float(self.projected_j[row]),
                 "active_s": float(self.active_s[row]),
-                "calls": int(round(self.calls[row])),
+                "calls": round(float(self.calls[row])),
                 "spread": spread[row],
                 "provenance": provenance[row],
             }
             for row in order
         ]
 
-    def _take(self, rows: Int64) -> Footprint:
+    def take(self, rows: NDArray[np.bool_]) -> Footprint:
+        """Some of the rows; the accounts stay those of all."""
         columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", "meter_rms_j")
         return replace(self, **{column: getattr(self, column)[rows] for column in columns})
 
@@ -280,23 +283,18 @@ class Footprint:
         first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
         np.minimum.at(first, row, self.first_ns)
         np.maximum.at(last, row, self.last_ns)
-        block_j = np.zeros((count, self.block_j.shape[1]))
-        np.add.at(block_j, row, self.block_j)
-        sums = {
-            column: np.bincount(row, getattr(self, column), count)
-            for column in _SUMMED
-            if column != "block_j"
-        }
-        picked = {
+        columns: dict[str, Any] = {
             column: Labels.of(EVERY, count) if label is None else label[example]
             for column, label in labels.items()
         }
-        if whole.get("op") is None:
-            picked["op"] = self.op[example]
-        meter = np.sqrt(np.bincount(row, self.meter_rms_j**2, count))
-        return replace(
-            self, **picked, **sums, block_j=block_j, first_ns=first, last_ns=last, meter_rms_j=meter
-        )
+        if labels["op"] is None:
+            columns["op"] = self.op[example]
+        for column in _SUMMED[:-1]:
+            columns[column] = sums_by(row, getattr(self, column), count)
+        columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
+        np.add.at(columns["block_j"], row, self.block_j)
+        meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
+        return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
 
     def with_meter_resolution(self) -> Footprint:
         """The meter's part of the uncertainty, from each row's energy and the span it is spread over."""

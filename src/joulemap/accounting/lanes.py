@@ -200,5 +200,5 @@ def _union(opens: Int64, closes: Int64) -> tuple[Int64, Int64]:
 
 def _ranges(first: Int64, count: Int64) -> Int64:
     """``first[0], first[0]+1, …`` (``count[0]`` of them), then the same from ``first[1]``, and so on."""
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(first, count) + offset
+    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    return np.asarray(np.repeat(first, count) + offset, np.int64)

@@ -8,6 +8,7 @@ Nothing here is shared with the fast rule: what they agree on was computed twice
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def walk(actors: Actors, curves: Sequence[Curve], marks_ns: Int64) -> tuple[list
     active_s = np.zeros(len(actors))
     starting = np.argsort(actors.start_ns, kind="stable").tolist()
     running: set[int] = set()
-    for instant, (now, after) in enumerate(zip(timestamps[:-1], timestamps[1:], strict=True)):
+    for instant, (now, after) in enumerate(pairwise(timestamps)):
         while starting and actors.start_ns[starting[0]] <= now:
             running.add(starting.pop(0))
         running = {event for event in running if actors.end_ns[event] > now}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from joulemap.accounting.footprint import UNTRACED, Account, Footprint
 from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.project import Projection, project
+from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Supply
 from joulemap.accounting.sweep import Shared
 from joulemap.accounting.uncertainty import block_of_step
@@ -53,7 +54,7 @@ class StepOf:
 
     def by_block(self, per_step: Float64) -> Float64:
         inside = self.block >= 0
-        return np.bincount(self.block[inside], per_step[inside], len(self.block_steps))
+        return sums_by(self.block[inside], per_step[inside], len(self.block_steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ class Rows:
 
     def total(self, amounts: Float64) -> Float64:
         """Per-event amounts, added up by row."""
-        return np.bincount(self.row, amounts, len(self))
+        return sums_by(self.row, amounts, len(self))
 
     @cached_property
     def executions(self) -> Float64:
@@ -224,14 +225,14 @@ def _block_energy(rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j
     block = np.append(step_of.block, np.int32(-1))[step]
     inside = block >= 0
     cell = rows.row[inside] * blocks + block[inside]
-    return np.bincount(cell, energy_j[inside], len(rows) * blocks).reshape(len(rows), blocks)
+    return sums_by(cell, energy_j[inside], len(rows) * blocks).reshape(len(rows), blocks)
 
 
 def _by_step(amounts: Float64, step: NDArray[np.int32], count: int) -> Float64:
     if not count:
         return np.zeros(0)
     inside = step != NO_STEP
-    return np.bincount(step[inside], amounts[inside], count)
+    return sums_by(step[inside], amounts[inside], count)
 
 
 def _at_step(per_step: Float64, step: NDArray[np.int32]) -> Float64 | float:

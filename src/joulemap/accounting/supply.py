@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.shares import ProcessShares
+from joulemap.accounting.sums import running, sums_by
 from joulemap.devices import Domain
 from joulemap.traces import NO_STEP, Float64, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S
@@ -54,7 +55,7 @@ class Curve:
 
     def sums(self, start_ns: Int64, end_ns: Int64) -> Float64:
         """What flows in each ``[start_ns[i], end_ns[i])``."""
-        total = np.concatenate(([0.0], np.cumsum(self.amount)))
+        total = running(self.amount)
         if not len(self.amount):
             return np.zeros(len(start_ns))
         origin = self.edges_ns[0]
@@ -104,8 +105,8 @@ def supply(
         seconds=_coalesced(edges, known_s * ours * traced),
         other_processes_j=float((energy_j * (1 - ours))[inside].sum()),
         outside_j=float(energy_j[~inside].sum()),
-        untraced_j=np.bincount(step[~traced], (energy_j * ours)[~traced], count),
-        untraced_s=np.bincount(step[~traced], (known_s * ours)[~traced], count),
+        untraced_j=sums_by(step[~traced], (energy_j * ours)[~traced], count),
+        untraced_s=sums_by(step[~traced], (known_s * ours)[~traced], count),
         period_s=power.period_s,
         gap_s=float((np.diff(power.edges_ns) / NS_PER_S)[power.gap].sum()),
     )
@@ -121,10 +122,11 @@ def _cut(
         borders += [steps.start_ns[~steps.traced], steps.end_ns[~steps.traced]]
     if share is not None:
         borders.append(share.edges_ns)
-    edges = np.unique(np.concatenate(borders))
+    edges: Int64 = np.unique(np.concatenate(borders))
     if not len(power):
         return np.zeros(1, np.int64)
-    return edges[(edges >= power.edges_ns[0]) & (edges <= power.edges_ns[-1])]
+    inside = (edges >= power.edges_ns[0]) & (edges <= power.edges_ns[-1])
+    return np.asarray(edges[inside], np.int64)
 
 
 def _piece_energy(power: PowerTrace, edges: Int64) -> Float64:

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.lanes import NO_PARENT, RUNTIME, Cuts, Pieces, arrange
+from joulemap.accounting.sums import running, sums_by
 from joulemap.accounting.supply import Curve
 from joulemap.traces import Float64, Int64
 from joulemap.units import NS_PER_S
 
 WINDOW = 1 << 15
-_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_LATEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +150,15 @@ class _Timeline:
             glue = np.divide(1.0, self.glue_weight, out=np.zeros(len(idle)), where=self.glue_active)
             return _Rates(main, glue, idle.astype(np.float64))
         glue_rate = None if self.glue_active is None else self.glue_active.astype(np.float64)
-        return _Rates(self.main_active.astype(np.float64), glue_rate, idle * idle_weight)
+        return _Rates(self.main_active.astype(np.float64), glue_rate, idle.astype(np.float64) * idle_weight)
 
     def charges(self, flow: Float64, rates: _Rates) -> Float64:
         """What each piece gets of the flow."""
         count = len(self.pieces)
-        main = self._unsorted(_running(flow * rates.main))
+        main = self._unsorted(running(flow * rates.main))
         own = around = main[count : 2 * count] - main[:count]
         if rates.runtime is not None and self.glue is not None:
-            glue = self._unsorted(_running(flow * rates.runtime))
+            glue = self._unsorted(running(flow * rates.runtime))
             in_glue = glue[count : 2 * count] - glue[:count]
             own = np.where(self.glue, in_glue, own)
             if self.pieces.parent is not None:
@@ -166,7 +167,7 @@ class _Timeline:
         if self.pieces.cuts is not None:
             cuts = len(self.pieces.cuts.piece)
             begin, end = main[2 * count : 2 * count + cuts], main[2 * count + cuts : 2 * (count + cuts)]
-            charge = charge - np.bincount(self.pieces.cuts.piece, end - begin, count)
+            charge = charge - sums_by(self.pieces.cuts.piece, end - begin, count)
         return charge if self.weight is None else charge * self.weight
 
     def at_marks(self, flow: Float64) -> Float64:
@@ -174,7 +175,7 @@ class _Timeline:
         count = self.marks.stop - self.marks.start
         if not count:
             return np.zeros(0)
-        return self._unsorted(_running(flow))[len(self.order) - 2 - count : len(self.order) - 2]
+        return self._unsorted(running(flow))[len(self.order) - 2 - count : len(self.order) - 2]
 
     def _unsorted(self, sorted_values: Float64) -> Float64:
         values = np.empty(len(self.order))
@@ -241,7 +242,7 @@ def _start_order(start_ns: Int64) -> Int64:
     ends = np.cumsum(np.bincount(bucket, minlength=1 << 16))
     begin = 0
     while begin < count:
-        end = int(ends[min(np.searchsorted(ends, begin + WINDOW), len(ends) - 1)])
+        end = int(ends[min(int(np.searchsorted(ends, begin + WINDOW)), len(ends) - 1)])
         stretch = order[begin:end]
         order[begin:end] = stretch[np.argsort(start_ns[stretch], kind="stable")]
         begin = end
@@ -304,29 +305,26 @@ def _active(
     of_class: NDArray[np.bool_] | None,
     order: Int64,
 ) -> tuple[Float64, NDArray[np.bool_]]:
-    """The weight of a class that is active in each segment, and whether any is (counted in integers)."""
-    ones = np.ones(len(pieces), np.int64)
-    count = _segments(_changes(pieces, cuts, ones, of_class, len(order))[order])
-    active = count > 0
+    """The weight of a class that is active in each segment, and whether any is (counted exactly)."""
+    ones = np.ones(len(pieces))
+    # Sums of ones are exact in floating point: an active weight of zero is seen, whatever the weights.
+    count = np.cumsum(_changes(pieces, cuts, ones, of_class, len(order))[order])[:-1]
     if weight is None:
-        return count.astype(np.float64), active
-    return _segments(_changes(pieces, cuts, weight, of_class, len(order))[order]), active
+        return count, count > 0
+    total = np.cumsum(_changes(pieces, cuts, weight, of_class, len(order))[order])[:-1]
+    return total, count > 0
 
 
 def _changes(
-    pieces: Pieces,
-    cuts: Cuts | None,
-    weight: NDArray[np.number],
-    of_class: NDArray[np.bool_] | None,
-    length: int,
-) -> NDArray[np.number]:
+    pieces: Pieces, cuts: Cuts | None, weight: Float64, of_class: NDArray[np.bool_] | None, length: int
+) -> Float64:
     """By how much the active weight changes at each point: a piece starts, and what is around it stops."""
     count = len(pieces)
-    counts = weight if of_class is None else np.where(of_class, weight, 0)
+    counts = weight if of_class is None else np.where(of_class, weight, 0.0)
     rises = counts
     if pieces.parent is not None:
-        rises = counts - np.where(pieces.parent == NO_PARENT, 0, counts[pieces.parent])
-    changes = np.zeros(length, weight.dtype)
+        rises = counts - np.where(pieces.parent == NO_PARENT, 0.0, counts[pieces.parent])
+    changes = np.zeros(length)
     changes[:count], changes[count : 2 * count] = rises, -rises
     if cuts is not None and len(cuts.piece):
         taken, end = weight[cuts.piece], 2 * count + len(cuts.piece)
@@ -334,21 +332,9 @@ def _changes(
     return changes
 
 
-def _segments(changes: NDArray[np.number]) -> NDArray[np.number]:
-    return np.cumsum(changes)[:-1]
-
-
-def _running(amounts: Float64) -> Float64:
-    """The running sum at each border: one more than there are amounts, from zero."""
-    total = np.empty(len(amounts) + 1)
-    total[0] = 0.0
-    np.cumsum(amounts, out=total[1:])
-    return total
-
-
 def _less_children(own: Float64, around: Float64, parent: Int64 | None) -> Float64:
     """Each piece's own amount without what falls to the pieces inside it (counted in its own terms)."""
     if parent is None:
         return own
     child = np.flatnonzero(parent != NO_PARENT)
-    return own - np.bincount(parent[child], around[child], len(own))
+    return own - sums_by(parent[child], around[child], len(own))

@@ -1,0 +1,98 @@
+"""Gross and net: what a device draws when nothing runs, and energy above it.
+
+Gross energy includes the baseline, net energy does not. The baseline is given (measured by
+``joulemap calibrate --idle``) or read off the recording's own quiet intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from joulemap.accounting.footprint import Account, Footprint
+from joulemap.devices import Device
+from joulemap.errors import InputError
+from joulemap.traces import EventTrace, Int64, PowerTrace
+from joulemap.units import NS_PER_S
+
+FEWEST_INTERVALS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The idle power of a domain with its 95 % interval, and how long it was seen for."""
+
+    domain: str
+    power_w: float
+    low_w: float
+    high_w: float
+    seconds: float
+
+
+def quiet_baseline(power: PowerTrace, events: EventTrace) -> Baseline | None:
+    """The median power of the intervals in which nothing ran on the domain's device, and one interval
+    away from any event, since sensors lag. None where the recording has too few of them."""
+    device = Device.parse(power.domain.device)
+    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
+    mine = here[events.device.codes]
+    quiet = ~_touched(power.edges_ns, events.start_ns[mine], events.end_ns[mine])
+    near = (
+        np.concatenate(([False], ~quiet[:-1])) | np.concatenate((~quiet[1:], [False]))
+        if len(quiet)
+        else quiet
+    )
+    readings = power.power_w[quiet & ~near & ~power.gap]
+    if len(readings) < FEWEST_INTERVALS:
+        return None
+    error = 1.2533 * readings.std(ddof=1) / len(readings) ** 0.5
+    middle = float(np.median(readings))
+    seconds = float(np.diff(power.edges_ns)[quiet & ~near & ~power.gap].sum()) / NS_PER_S
+    return Baseline(
+        power.domain.name, middle, max(middle - 1.96 * error, 0.0), middle + 1.96 * error, seconds
+    )
+
+
+def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Footprint:
+    """Each row less the baseline power over the time that fell to it; the same for idle."""
+    missing = [a.domain.name for a in footprint.accounts if a.domain.name not in baseline_w]
+    if missing:
+        raise InputError(
+            f"There is no idle baseline of {missing[0]}.",
+            "Give one, or record some idle time before and after the program.",
+        )
+    watts = np.array([baseline_w.get(word, 0.0) for word in footprint.domain.words] or [0.0])
+    baseline_j = watts[footprint.domain.codes] * footprint.share_s
+    accounts = tuple(_net_account(footprint, account, baseline_w) for account in footprint.accounts)
+    kept = np.divide(
+        footprint.energy_j - baseline_j,
+        footprint.energy_j,
+        out=np.zeros(len(footprint)),
+        where=footprint.energy_j > 0,
+    )
+    return replace(
+        footprint,
+        energy_j=footprint.energy_j - baseline_j,
+        projected_j=footprint.projected_j * kept,
+        block_j=footprint.block_j * kept[:, None],
+        accounts=accounts,
+    ).check()
+
+
+def _net_account(footprint: Footprint, account: Account, baseline_w: Mapping[str, float]) -> Account:
+    name = account.domain.name
+    watts = baseline_w[name]
+    rows_s = float(footprint.share_s[footprint.domain.codes == footprint.domain.code(name)].sum())
+    return replace(
+        account,
+        idle_j=account.idle_j - watts * account.idle_s,
+        baseline_j=watts * (rows_s + account.idle_s),
+    )
+
+
+def _touched(edges: Int64, start: Int64, end: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether any event overlaps each interval: more have started before its end than ended by its start."""
+    started = np.searchsorted(np.sort(start), edges[1:], side="left")
+    ended = np.searchsorted(np.sort(end), edges[:-1], side="right")
+    return np.asarray(started > ended)

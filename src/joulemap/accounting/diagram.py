@@ -1,0 +1,106 @@
+"""Energy distribution diagrams (EDD): the footprint on the program's nested dataflow graph.
+
+A diagram shows one level: the layers and operations inside one composite layer, each with its share of that
+layer's energy (together 100 %), and the dataflow between them. Every composite layer in it is a diagram
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from joulemap.accounting.footprint import Footprint
+from joulemap.accounting.tree import OWN, Node
+from joulemap.errors import InputError
+from joulemap.program import SEPARATOR, Program, split
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A layer or an operation in a diagram; a layer holds the diagram of its inside."""
+
+    name: str
+    path: str
+    energy_j: float
+    low_j: float
+    high_j: float
+    share: float
+    inside: Diagram | None
+
+    @property
+    def is_operation(self) -> bool:
+        return self.inside is None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagram:
+    """One level of the program: boxes by energy, and the dataflow edges between them, by name."""
+
+    path: str
+    energy_j: float
+    boxes: tuple[Box, ...]
+    edges: tuple[tuple[str, str], ...]
+
+    def at(self, path: str) -> Diagram:
+        """The diagram of a layer inside this one."""
+        if path == self.path:
+            return self
+        for box in self.boxes:
+            if box.inside is not None and (path == box.path or path.startswith(box.path + SEPARATOR)):
+                return box.inside.at(path)
+        raise InputError(
+            f"There is no layer {path!r} with energy in this diagram.",
+            f"Here are: {', '.join(box.path for box in self.boxes) or 'none'}.",
+        )
+
+    def walk(self) -> Iterator[Diagram]:
+        """This diagram and all inside it."""
+        yield self
+        for box in self.boxes:
+            if box.inside is not None:
+                yield from box.inside.walk()
+
+
+def energy_distribution(
+    footprint: Footprint, program: Program, path: str = "", phase: str | None = None
+) -> Diagram:
+    """The nested diagram of a layer (the whole program by default), of one phase or all of them."""
+    if phase is not None:
+        footprint = footprint.where(phase=phase)
+    tree = footprint.tree()
+    return _diagram("", tree.children, lifted_edges(program)).at(path)
+
+
+def lifted_edges(program: Program) -> dict[str, dict[tuple[str, str], None]]:
+    """Operation edges, lifted: an edge belongs to the level where its ends part, between the two layers
+    (or operations) that hold them there."""
+    lifted: dict[str, dict[tuple[str, str], None]] = {}
+    for source, target in program.edges:
+        ends = split(source), split(target)
+        common = 0
+        while common < min(map(len, ends)) - 1 and ends[0][common] == ends[1][common]:
+            common += 1
+        pair = (ends[0][common], ends[1][common])
+        if pair[0] != pair[1]:
+            lifted.setdefault(SEPARATOR.join(ends[0][:common]), {})[pair] = None
+    return lifted
+
+
+def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str, str], None]]) -> Diagram:
+    total = sum(node.energy_j for node in nodes)
+    boxes = tuple(
+        Box(
+            name=node.name,
+            path=node.path if node.name != OWN else f"{node.path}{SEPARATOR}{OWN}",
+            energy_j=node.energy_j,
+            low_j=node.low_j,
+            high_j=node.high_j,
+            share=node.energy_j / total if total else 0.0,
+            inside=_diagram(node.path, node.children, edges) if node.children else None,
+        )
+        for node in nodes
+    )
+    here = {box.name for box in boxes}
+    between = tuple(pair for pair in edges.get(path, {}) if here.issuperset(pair))
+    return Diagram(path, total, boxes, between)

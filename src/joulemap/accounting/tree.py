@@ -1,0 +1,156 @@
+"""The footprint as nested modules, each with its own interval and phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulemap.accounting.footprint import Footprint
+from joulemap.program import SEPARATOR, split
+from joulemap.units import fmt_pm, fmt_share
+
+if TYPE_CHECKING:
+    from joulemap.devices import Provenance
+
+OWN = "(self)"
+"""The child that stands for what a module does itself, beside its named children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A module or an operation: its energy with everything inside it."""
+
+    name: str
+    path: str
+    energy_j: float
+    low_j: float
+    high_j: float
+    active_s: float
+    calls: int
+    phases: dict[str, float]
+    provenance: Provenance
+    spread: bool
+    children: tuple[Node, ...] = ()
+
+    @property
+    def half_width_j(self) -> float:
+        return (self.high_j - self.low_j) / 2
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """This node and all below it, with their depth, in order of energy."""
+        yield depth, self
+        for child in self.children:
+            yield from child.walk(depth + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The outermost modules, and the total they are shares of."""
+
+    children: tuple[Node, ...]
+    energy_j: float
+
+    def walk(self) -> Iterator[tuple[int, Node]]:
+        """Every node with its depth, outermost first, in order of energy."""
+        for child in self.children:
+            yield from child.walk()
+
+    def __str__(self) -> str:
+        lines = [
+            (
+                "  " * depth + node.name,
+                fmt_pm(node.energy_j, "J", node.half_width_j),
+                fmt_share(node.energy_j / self.energy_j if self.energy_j else 0.0),
+            )
+            for depth, node in self.walk()
+        ]
+        widths = [max((len(line[column]) for line in lines), default=0) for column in range(3)]
+        return "\n".join(
+            f"{name:<{widths[0]}}  {energy:>{widths[1]}}  {share:>{widths[2]}}"
+            for name, energy, share in lines
+        )
+
+
+def build_tree(footprint: Footprint, depth: int | None = None) -> Tree:
+    """Nest the rows by their names, down to ``depth``."""
+    deepest = max((len(split(word)) for word in footprint.name.words), default=0)
+    nodes: dict[str, dict[str, Node]] = {}
+    for level in range(min(depth or deepest, deepest), 0, -1):
+        nodes = _level(footprint, level, nodes)
+    children = _sorted(nodes.get("", {}))
+    return Tree(children, footprint.attributed_j)
+
+
+def _level(footprint: Footprint, level: int, below: dict[str, dict[str, Node]]) -> dict[str, dict[str, Node]]:
+    """The nodes with so many name parts, by the path of the module around them."""
+    parts = [split(word) for word in footprint.name.words]
+    cut = footprint.name.mapped([SEPARATOR.join(part[:level]) for part in parts])
+    deep_enough = np.array([len(part) >= level for part in parts] or [False])[footprint.name.codes]
+    total = footprint.take(deep_enough).rollup(cut[deep_enough], keep=())
+    phases = footprint.take(deep_enough).rollup(cut[deep_enough], keep=("phase",))
+    by_phase: dict[str, dict[str, float]] = {}
+    for path, phase, energy in zip(phases.name, phases.phase, phases.energy_j.tolist(), strict=True):
+        by_phase.setdefault(path, {})[phase] = energy
+    found: dict[str, dict[str, Node]] = {}
+    for row, path in enumerate(total.name):
+        above, _, name = path.rpartition(SEPARATOR)
+        node = _node(total, row, name, path, by_phase[path], below.get(path, {}))
+        found.setdefault(above, {})[name] = node
+    return found
+
+
+def _node(
+    rows: Footprint, row: int, name: str, path: str, phases: dict[str, float], children: dict[str, Node]
+) -> Node:
+    energy = float(rows.energy_j[row])
+    inside = sum(child.energy_j for child in children.values())
+    node = Node(
+        name=name,
+        path=path,
+        energy_j=energy,
+        low_j=float(rows.low_j[row]),
+        high_j=float(rows.high_j[row]),
+        active_s=float(rows.active_s[row]),
+        calls=round(float(rows.calls[row])),
+        phases=phases,
+        provenance=rows.provenance[row],
+        spread=bool(rows.has_spread[row]),
+    )
+    if not children:
+        return node
+    if energy - inside > 1e-9 * energy:
+        children = {**children, OWN: _own(node, children)}
+    return _with_children(node, _sorted(children))
+
+
+def _own(node: Node, children: dict[str, Node]) -> Node:
+    """What is the module's own, found as the rest; the width of its interval is the module's."""
+    rest = node.energy_j - sum(child.energy_j for child in children.values())
+    phases = {
+        phase: energy - sum(child.phases.get(phase, 0.0) for child in children.values())
+        for phase, energy in node.phases.items()
+    }
+    return Node(
+        name=OWN,
+        path=node.path,
+        energy_j=rest,
+        low_j=max(rest - node.half_width_j, 0.0),
+        high_j=rest + node.half_width_j,
+        active_s=max(node.active_s - sum(child.active_s for child in children.values()), 0.0),
+        calls=node.calls - sum(child.calls for child in children.values()),
+        phases=phases,
+        provenance=node.provenance,
+        spread=node.spread,
+    )
+
+
+def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
+    fields = {field: getattr(node, field) for field in Node.__slots__ if field != "children"}
+    return Node(**fields, children=children)
+
+
+def _sorted(nodes: dict[str, Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes.values(), key=lambda node: -node.energy_j))
