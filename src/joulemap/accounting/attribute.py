@@ -123,28 +123,39 @@ def _account_device(
     events: EventTrace, step_of: StepOf, weighting: _Weighting, device: Device, supplies: list[Supply]
 ) -> list[Footprint]:
     """The footprints of the domains that feed one device."""
-    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
-    rows = Rows.of(events, np.flatnonzero(here[events.device.codes]))
+    rows = Rows.of(events, _on(events, device))
     lasting = events.end_ns[rows.event] > events.start_ns[rows.event]
-    actors = _actors(events, rows.event[lasting], weighting)
+    actors = _actors(events, rows.event, None if lasting.all() else lasting, weighting)
     shared, active_s = _share(actors, supplies, _step_marks(step_of.steps), weighting)
 
     def per_event(amounts: Float64) -> Float64:
-        """Zero-length events are executions, but get nothing."""
+        """Zero-length events are executions, but get nothing. Rounding may leave a negative speck."""
+        np.maximum(amounts, 0.0, out=amounts)
         if len(amounts) == len(lasting):
-            return np.maximum(amounts, 0.0)
+            return amounts
         everyone = np.zeros(len(lasting))
-        everyone[lasting] = np.maximum(amounts, 0.0)
+        everyone[lasting] = amounts
         return everyone
 
+    active_s = per_event(active_s)
     footprints = []
     for one, (energy, seconds) in zip(supplies, shared, strict=True):
-        charges = Charges(per_event(energy.charge), per_event(seconds.charge), per_event(active_s))
+        charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s)
         footprints.append(domain_footprint(rows, step_of, one, energy, seconds, charges, weighting.rule))
     return footprints
 
 
-def _actors(events: EventTrace, event: Int64, weighting: _Weighting) -> Actors:
+def _on(events: EventTrace, device: Device) -> Int64 | slice:
+    """The rows of the events that ran on a device."""
+    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
+    return slice(None) if here.all() else np.flatnonzero(here[events.device.codes])
+
+
+def _actors(
+    events: EventTrace, event: Int64 | slice, lasting: NDArray[np.bool_] | None, weighting: _Weighting
+) -> Actors:
+    if lasting is not None:
+        event = np.flatnonzero(lasting) if isinstance(event, slice) else event[lasting]
     kind = events.kind.codes[event]
     group = None
     if (kind == WORKER).any():

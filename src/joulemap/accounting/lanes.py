@@ -165,28 +165,46 @@ def _self_segments(pieces: Pieces, walk: _Walk | None) -> Cuts:
 
 
 def _covered_by_workers(segments: Cuts, kind: NDArray[np.int32], group: Int64) -> Cuts | None:
-    """Where a calling thread's own time overlaps any worker slice of the same operation."""
-    working = kind[segments.piece] == WORKER
-    groups = np.unique(group[segments.piece[working]])
+    """Where a calling thread's own time overlaps any worker slice of the same operation.
+
+    Operations and times are numbered, so that one number, operation times ``size`` plus time, places a
+    border among those of all operations.
+    """
+    kinds, operation = kind[segments.piece], group[segments.piece]
+    working, calling = np.flatnonzero(kinds == WORKER), np.flatnonzero(kinds == OP)
+    groups = np.unique(operation[working])
     if not len(groups):  # every slice has something nested over all of it
         return None
-    place = np.searchsorted(groups, group[segments.piece]).clip(max=len(groups) - 1)
-    calling = (kind[segments.piece] == OP) & (groups[place] == group[segments.piece])
-    if not calling.any():
-        return None
-    times = np.unique(np.concatenate((segments.start_ns, segments.end_ns)))
-    base = place * np.int64(len(times))
-    opens = base + np.searchsorted(times, segments.start_ns)
-    closes = base + np.searchsorted(times, segments.end_ns)
-    union_opens, union_closes = _union(opens[working], closes[working])
-    which = np.flatnonzero(calling)
-    first = np.searchsorted(union_closes, opens[which], side="right")
-    last = np.searchsorted(union_opens, closes[which], side="left")
+    times = np.sort(np.concatenate((segments.start_ns[working], segments.end_ns[working])))
+    size = np.int64(len(times) + 1)
+    number = np.full(int(operation.max()) + 1, -1)
+    number[groups] = np.arange(len(groups))
+    offset = number[operation[working]] * size
+    union = _union(
+        offset + np.searchsorted(times, segments.start_ns[working]),
+        offset + np.searchsorted(times, segments.end_ns[working]),
+    )
+    place = number[operation[calling]]
+    assisted = place >= 0
+    return _overlap(segments, calling[assisted], place[assisted] * size, times, union)
+
+
+def _overlap(segments: Cuts, calling: Int64, offset: Int64, times: Int64, union: tuple[Int64, Int64]) -> Cuts:
+    """The overlaps of callers' segments with the spans in which their workers are busy."""
+    opens, closes = union
+    start, end = segments.start_ns[calling], segments.end_ns[calling]
+    begun = np.maximum(np.searchsorted(times, start, side="right") - 1, 0)
+    first = np.searchsorted(closes, offset + begun, side="right")
+    next_open = np.append(opens, np.iinfo(np.int64).max)[first] - offset
+    meets = (next_open < len(times)) & (times[np.minimum(next_open, len(times) - 1)] < end)
+    calling, offset, first, start, end = (column[meets] for column in (calling, offset, first, start, end))
+    last = np.searchsorted(opens, offset + np.searchsorted(times, end), side="left")
     repeat = np.maximum(last - first, 0)
-    which, union = np.repeat(which, repeat), _ranges(first, repeat)
-    begin = np.maximum(opens[which], union_opens[union]) - base[which]
-    finish = np.minimum(closes[which], union_closes[union]) - base[which]
-    return Cuts(segments.piece[which], times[begin], times[finish])
+    which, span = np.repeat(np.arange(len(calling)), repeat), _ranges(first, repeat)
+    begin = np.maximum(start[which], times[opens[span] - offset[which]])
+    finish = np.minimum(end[which], times[closes[span] - offset[which]])
+    real = finish > begin
+    return Cuts(segments.piece[calling[which]][real], begin[real], finish[real])
 
 
 def _union(opens: Int64, closes: Int64) -> tuple[Int64, Int64]:

@@ -6,6 +6,7 @@ steps, plus what those steps stand for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from joulemap.accounting.uncertainty import block_of_step
 from joulemap.labels import Labels
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
 
+_STRETCH = 1 << 16
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -62,7 +64,7 @@ class Rows:
     """The rows that some events fall into: event ``event[i]`` into row ``row[i]``."""
 
     events: EventTrace
-    event: Int64
+    event: Int64 | slice
     row: Int64
     name: Labels
     op: Labels
@@ -72,11 +74,13 @@ class Rows:
     last_ns: Int64
 
     @classmethod
-    def of(cls, events: EventTrace, event: Int64) -> Rows:
-        """Number the distinct (name, phase, device) of some events."""
+    def of(cls, events: EventTrace, event: Int64 | slice) -> Rows:
+        """Number the distinct (name, phase, device) of some events (all of them by ``slice(None)``)."""
         phases, devices = len(PHASES), len(events.device.words)
-        key = events.name.codes[event].astype(np.int64) * (phases * devices)
-        key += events.phase.codes[event] * devices + events.device.codes[event]
+        name, phase, device = events.name.codes[event], events.phase.codes[event], events.device.codes[event]
+        key = np.empty(len(name), np.int64)
+        for some in _stretches(len(name)):
+            key[some] = (name[some].astype(np.int64) * phases + phase[some]) * devices + device[some]
         distinct, row = _numbered(key, len(events.name.words) * phases * devices)
         first, last = np.full(len(distinct), _LATEST), np.full(len(distinct), _EARLIEST)
         np.minimum.at(first, row, events.start_ns[event])
@@ -98,14 +102,17 @@ class Rows:
     def __len__(self) -> int:
         return len(self.first_ns)
 
-    def total(self, amounts: Float64) -> Float64:
-        """Per-event amounts, added up by row."""
-        return sums_by(self.row, amounts, len(self))
+    def total(self, amounts: Float64, times: Float64 | None = None) -> Float64:
+        """Per-event amounts (times a factor), added up by row."""
+        total = np.zeros(len(self))
+        for some in _stretches(len(self.row)):
+            part = amounts[some] if times is None else amounts[some] * times[some]
+            total += sums_by(self.row[some], part, len(self))
+        return total
 
-    @cached_property
-    def executions(self) -> Float64:
-        """1 for each event, but 0 for a worker's slice, which is only part of an execution."""
-        return np.asarray(self.events.kind.codes[self.event] != WORKER, np.float64)
+    def executions(self, times: Float64 | None = None) -> Float64:
+        """How often each row ran; a worker's slice is only part of an execution."""
+        return self.total(np.asarray(self.events.kind.codes[self.event] != WORKER, np.float64), times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,28 +166,33 @@ def _placed(
 ) -> Footprint:
     """Rows in which each traced step also stands for the untraced ones that it is the model of."""
     count = len(rows)
-    projected_j = charges.energy_j * _at_step(extra.energy, step)
-    energy_j = charges.energy_j + projected_j
-    more_s = 1 + _at_step(extra.seconds, step)
+    more_j, more_s, more_calls = (
+        _at_step(ratio, step) for ratio in (extra.energy, extra.seconds, extra.calls)
+    )
+    projected_j = np.zeros(count) if more_j is None else rows.total(charges.energy_j, more_j)
     return Footprint(
         name=rows.name,
         op=rows.op,
         phase=rows.phase,
         device=rows.device,
         domain=Labels.of(account.domain.name, count),
-        energy_j=rows.total(energy_j),
-        projected_j=rows.total(projected_j),
-        share_s=rows.total(charges.share_s * more_s),
-        active_s=rows.total(charges.active_s * more_s),
-        calls=rows.total(rows.executions * (1 + _at_step(extra.calls, step))),
+        energy_j=rows.total(charges.energy_j) + projected_j,
+        projected_j=projected_j,
+        share_s=rows.total(charges.share_s) + _more(rows, charges.share_s, more_s),
+        active_s=rows.total(charges.active_s) + _more(rows, charges.active_s, more_s),
+        calls=rows.executions() + (0.0 if more_calls is None else rows.executions(more_calls)),
         first_ns=rows.first_ns,
         last_ns=rows.last_ns,
-        block_j=_block_energy(rows, step_of, step, energy_j),
+        block_j=_block_energy(rows, step_of, step, charges.energy_j, more_j),
         meter_rms_j=np.zeros(count),
         block_steps=step_of.block_steps,
         accounts=(account,),
         rule=rule,
     )
+
+
+def _more(rows: Rows, amounts: Float64, ratio: Float64 | None) -> Float64 | float:
+    return 0.0 if ratio is None else rows.total(amounts, ratio)
 
 
 def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
@@ -208,24 +220,36 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
     )
 
 
+def _stretches(count: int) -> Iterator[slice]:
+    """A long column in pieces, so that what is computed on the way stays small."""
+    for begin in range(0, count, _STRETCH):
+        yield slice(begin, begin + _STRETCH)
+
+
 def _numbered(key: Int64, size: int) -> tuple[Int64, Int64]:
-    """The distinct keys in order, and the number of each key among them."""
+    """The distinct keys in order, and the number of each key among them (in the keys' own memory)."""
     if size > 4 * len(key) + (1 << 16):
         distinct, number = np.unique(key, return_inverse=True)
         return distinct, number
     present = np.zeros(size, bool)
     present[key] = True
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[key]
+    number = np.cumsum(present) - 1
+    for some in _stretches(len(key)):
+        key[some] = number[key[some]]
+    return np.flatnonzero(present), key
 
 
-def _block_energy(rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j: Float64) -> Float64:
+def _block_energy(
+    rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j: Float64, more: Float64 | None
+) -> Float64:
     blocks = len(step_of.block_steps)
     if not blocks:
         return np.zeros((len(rows), 0))
     block = np.append(step_of.block, np.int32(-1))[step]
     inside = block >= 0
     cell = rows.row[inside] * blocks + block[inside]
-    return sums_by(cell, energy_j[inside], len(rows) * blocks).reshape(len(rows), blocks)
+    total_j = energy_j[inside] if more is None else (energy_j * (1 + more))[inside]
+    return sums_by(cell, total_j, len(rows) * blocks).reshape(len(rows), blocks)
 
 
 def _by_step(amounts: Float64, step: NDArray[np.int32], count: int) -> Float64:
@@ -235,6 +259,6 @@ def _by_step(amounts: Float64, step: NDArray[np.int32], count: int) -> Float64:
     return sums_by(step[inside], amounts[inside], count)
 
 
-def _at_step(per_step: Float64, step: NDArray[np.int32]) -> Float64 | float:
-    """Look a per-step value up for each event; events of no step have 0."""
-    return np.append(per_step, 0.0)[step] if len(per_step) else 0.0
+def _at_step(per_step: Float64, step: NDArray[np.int32]) -> Float64 | None:
+    """Look a per-step ratio up for each event (0 for events of no step); None where all are 0."""
+    return np.asarray(np.append(per_step, 0.0)[step]) if per_step.any() else None

@@ -39,6 +39,8 @@ class Curve:
         if not len(amount):
             return np.zeros(len(t_ns) - 1)
         rate = np.divide(amount, np.diff(edges), out=np.zeros(len(amount)), where=np.diff(edges) > 0)
+        if len(amount) == 1 and edges[0] <= t_ns[0] and t_ns[-1] <= edges[1]:
+            return np.asarray(np.diff(t_ns) * rate[0])
         rate = np.concatenate(([0.0], rate, [0.0]))
         begins = np.bincount(np.searchsorted(t_ns, edges), minlength=len(t_ns) + 1)
         interval = np.cumsum(begins[: len(t_ns)])
@@ -122,11 +124,12 @@ def _cut(
         borders += [steps.start_ns[~steps.traced], steps.end_ns[~steps.traced]]
     if share is not None:
         borders.append(share.edges_ns)
-    edges: Int64 = np.unique(np.concatenate(borders))
+    edges = np.sort(np.concatenate(borders))
     if not len(power):
         return np.zeros(1, np.int64)
     inside = (edges >= power.edges_ns[0]) & (edges <= power.edges_ns[-1])
-    return np.asarray(edges[inside], np.int64)
+    distinct: NDArray[np.bool_] = np.append(np.diff(edges) > 0, True)
+    return np.asarray(edges[inside & distinct], np.int64)
 
 
 def _piece_energy(power: PowerTrace, edges: Int64) -> Float64:

@@ -202,17 +202,19 @@ def _windows(actors: Actors) -> Iterator[tuple[Int64, int]]:
     end cost no more than twice.
     """
     order = _start_order(actors.start_ns)
-    starts = actors.start_ns[order]
+    starts = actors.start_ns if order is None else actors.start_ns[order]
     carried = np.zeros(0, np.int64)
     done = 0
     while True:
-        upto = min(done + max(WINDOW, len(carried)), len(order))
-        if upto < len(order):
+        upto = min(done + max(WINDOW, len(carried)), len(starts))
+        if upto < len(starts):
             upto = int(np.searchsorted(starts, starts[upto - 1], side="right"))
-        row = order[done:upto] if actors.lane is None else _longest_first(order[done:upto], actors)
+        row = np.arange(done, upto) if order is None else order[done:upto]
+        if actors.lane is not None:
+            row = _longest_first(row, actors)
         row = np.concatenate((carried, row))
         done = upto
-        if done == len(order):
+        if done == len(starts):
             yield row, _LATEST
             return
         border = int(starts[done])
@@ -228,11 +230,12 @@ def _longest_first(row: Int64, actors: Actors) -> Int64:
     return row
 
 
-def _start_order(start_ns: Int64) -> Int64:
-    """A stable argsort in linear time: buckets of time by radix, then each stretch of buckets."""
+def _start_order(start_ns: Int64) -> Int64 | None:
+    """A stable argsort in linear time: buckets of time by radix, then each stretch of buckets. None for
+    what is in order already, as most traces are."""
     count = len(start_ns)
     if (start_ns[1:] >= start_ns[:-1]).all():
-        return np.arange(count)
+        return None
     if count <= 4 * WINDOW:
         return np.argsort(start_ns, kind="stable")
     first = start_ns.min()
