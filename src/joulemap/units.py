@@ -51,7 +51,8 @@ def fmt(value: float, unit: str, half_width: float | None = None, digits: int = 
     if half_width:
         places = min(decimals_known(half_width / factor), 6)
     else:
-        places = digits - 1 - math.floor(math.log10(abs(scaled)))
+        rounded = float(f"{scaled:.{digits - 1}e}")
+        places = digits - 1 - math.floor(math.log10(abs(rounded)))
     scaled = round(scaled, places)
     return f"{scaled:.{max(places, 0)}f} {prefix}{unit}"
 
