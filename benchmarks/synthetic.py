@@ -43,8 +43,8 @@ def nested_events(count: int) -> EventTrace:
     lengths = np.broadcast_to([25_000, *[3_500] * 6, 800, 2_500, 2_800], starts.shape)
     lanes = np.column_stack((np.broadcast_to(caller, (8, calls)).T, 2 + 2 * caller, 3 + 2 * caller))
     kinds = np.broadcast_to(np.array([0, 0, 0, 0, 0, 0, 0, 3, 1, 1], np.int32), starts.shape)
-    names = rng.integers(0, len(NAMES), starts.shape).astype(np.int32)
-    names[:, 8] = names[:, 9] = names[:, 2]
+    names = np.asarray(rng.integers(0, len(NAMES), starts.shape), np.int32)
+    names[:, 8:] = names[:, 2:3]
     order = np.argsort(starts.ravel(), kind="stable")
     return EventTrace.from_columns(
         name=Labels(names.ravel()[order], NAMES),

@@ -244,7 +244,7 @@ class PowerTrace:
             return np.zeros(times.shape)
         total = np.concatenate(([0.0], np.cumsum(self.energy_j)))
         origin = self.edges_ns[0]
-        return np.interp((times - origin).astype(float), (self.edges_ns - origin).astype(float), total)
+        return np.asarray(np.interp(times - origin, self.edges_ns - origin, total), np.float64)
 
     def energy_between(self, a_ns: int, b_ns: int) -> float:
         """Joules in ``[a_ns, b_ns)``; nothing is known outside the trace, so nothing is counted there."""
@@ -315,7 +315,8 @@ class ClockAnchor:
     def to_ours(self, theirs_ns: ArrayLike) -> Int64:
         """Foreign times on our clock: offset removed, drift spread evenly."""
         elapsed = np.asarray(theirs_ns, np.int64) - self.theirs_start_ns
-        return self.ours_start_ns + elapsed + np.rint(elapsed * (self.drift_ppm * 1e-6)).astype(np.int64)
+        drifted = np.rint(elapsed * (self.drift_ppm * 1e-6)).astype(np.int64)
+        return np.asarray(self.ours_start_ns + elapsed + drifted, np.int64)
 
 
 def _nanoseconds(values: ArrayLike, what: str) -> Int64:

@@ -51,7 +51,12 @@ class Account:
     period_s: float
     baseline_j: float = 0.0
     step_j: Float64 = field(default_factory=lambda: np.zeros(0))
+    step_s: Float64 = field(default_factory=lambda: np.zeros(0))
     idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
+
+    def step_rms_j(self) -> Float64:
+        """What the meter cannot resolve of a step's energy, as an rms."""
+        return EDGE_RMS * self.period_s * self.step_j / np.maximum(self.step_s, 1e-9)
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,6 +147,7 @@ def domain_footprint(
         outside_j=supply.outside_j,
         period_s=supply.period_s,
         step_j=in_step_j + supply.untraced_j,
+        step_s=in_step_s + supply.untraced_s,
         idle_block_j=step_of.by_block(idle_j * (1 + extra.energy)),
     )
     placed = _placed(rows, step_of, extra, step, charges, account, rule)

@@ -1,0 +1,44 @@
+# Everything sets itself up in .venv; `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench docs clean
+
+help:  ## Show these targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+install: $(READY)  ## Install joulemap for development in .venv
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## Account a small real recording and show where its joules went
+	$(BIN)/joulemap demo
+
+test: $(READY)  ## Run the tests, with coverage
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+lint: $(READY)  ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Bring the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Measure speed and memory; the table goes to benchmarks/results
+	$(BIN)/python benchmarks/run.py
+
+docs: $(READY)  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## Remove everything that was built
+	rm -rf $(VENV) site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

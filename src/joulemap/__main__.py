@@ -1,0 +1,5 @@
+"""``python -m joulemap``."""
+
+from joulemap.cli import main
+
+main()

@@ -1,0 +1,49 @@
+"""How commands speak: a console for people, JSON and CSV for programs, progress on long work."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or as wide as it takes where it is not one."""
+    from rich.console import Console
+
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=max(plain.width, 200))
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One JSON document on standard output."""
+    json.dump(content, sys.stdout, indent=1, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as CSV with a header; nothing where there are no rows."""
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None] | None]:
+    """A progress bar on standard error with a time estimate; nothing where that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    with Progress(console=errors, transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,140 @@
+"""``joulemap show``: a recording's energy, in the terminal or as JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulemap.commands.output import console, print_csv, print_json
+from joulemap.errors import InputError
+
+if TYPE_CHECKING:
+    from joulemap.accounting import Footprint, Rule
+    from joulemap.recording import Recording
+    from joulemap.views.show import By
+    from joulemap.views.table import Heading
+
+BYS = ("module", "op", "phase", "device", "step")
+RULES = ("exact", "recency")
+
+_OPTIONS = (
+    click.option(
+        "--by", type=click.Choice(BYS), default="module", show_default=True, help="What a line stands for."
+    ),
+    click.option(
+        "--depth", type=click.IntRange(1), metavar="N", help="How deep to go into modules; 3 by default."
+    ),
+    click.option("--top", type=click.IntRange(1), metavar="N", help="Only the N largest, at each level."),
+    click.option(
+        "--summarised", is_flag=True, help="Merge self-similar blocks: layer_0 … layer_11 into layer_*."
+    ),
+    click.option(
+        "--name", "names", multiple=True, metavar="OLD=NEW", help="Name merged blocks: layer_*=transformer."
+    ),
+    click.option("--power", is_flag=True, help="Sort by mean power while running, and show it."),
+    click.option(
+        "--net", is_flag=True, help="Energy above the idle baseline, read off the recording's quiet time."
+    ),
+    click.option(
+        "--baseline", multiple=True, metavar="DOMAIN=WATTS", help="Use this baseline (GPU:0=122W) for --net."
+    ),
+    click.option(
+        "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
+    ),
+    click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording."),
+    click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table."),
+    click.option("--csv", "as_csv", is_flag=True, help="The rows as CSV instead of a table."),
+)
+
+
+def show_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that choose what is shown, for every command that ends in a table."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("show")
+@click.argument("recording", type=click.Path(path_type=Path), metavar="REC")
+@show_options
+def command(recording: Path, salvage: bool, **options: Any) -> None:
+    """Show where a recording's energy went.
+
+    \b
+    joulemap show run.joulemap                      the tree of modules
+    joulemap show run.joulemap --by op --top 10     the ten most expensive operations
+    joulemap show run.joulemap --summarised         all layers as one
+    """
+    from joulemap.api import load
+
+    show(load(recording, salvage=salvage), **options)
+
+
+def show(
+    recording: Recording,
+    *,
+    by: By,
+    depth: int | None,
+    top: int | None,
+    summarised: bool,
+    names: Sequence[str],
+    power: bool,
+    net: bool,
+    baseline: Sequence[str],
+    rule: Rule,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Account a recording and print it as asked."""
+    from joulemap.api import account
+    from joulemap.views.show import Question, answer, to_json
+    from joulemap.views.table import render
+
+    footprint = account(recording, rule)
+    baseline_w = _baseline(recording, footprint, baseline) if net or baseline else None
+    question = Question(by, depth, top, summarised, tuple(names), power, baseline_w)
+    if as_json:
+        print_json(to_json(footprint, question))
+    elif as_csv:
+        print_csv(to_json(footprint, question)["rows"])
+    else:
+        render(answer(footprint, question), _heading(recording), console())
+
+
+def _heading(recording: Recording) -> Heading:
+    from joulemap.units import NS_PER_S, fmt_seconds
+    from joulemap.views.table import Heading
+
+    info, steps = recording.info, recording.steps()
+    facts: list[str] = [] if info.status == "complete" else [info.status]
+    if info.window_ns is not None:
+        facts.append(fmt_seconds((info.window_ns[1] - info.window_ns[0]) / NS_PER_S))
+    if steps is not None and len(steps):
+        facts.append(f"{len(steps)} steps, {int(steps.traced.sum())} traced")
+    return Heading(recording.path.name, facts)
+
+
+def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float]:
+    """The idle power of each domain: as given, else as the recording's quiet time shows."""
+    from joulemap.accounting.baseline import quiet_baseline
+    from joulemap.units import parse
+
+    watts = {}
+    for spec in given:
+        name, equals, power = spec.rpartition("=")
+        if not equals:
+            raise InputError(f"{spec!r} is not a baseline.", "Write it like GPU:0=122W.")
+        watts[name] = parse(power, "W")
+    for trace in recording.power():
+        if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
+            found = quiet_baseline(trace, recording.events())
+            if found is None:
+                raise InputError(
+                    f"{trace.domain.name} has no quiet time in this recording to read a baseline off.",
+                    f"Give one: --baseline {trace.domain.name}=WATTS.",
+                )
+            watts[trace.domain.name] = found.power_w
+    return watts

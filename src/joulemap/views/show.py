@@ -1,0 +1,319 @@
+"""What ``joulemap show`` says, as plain data: the same rows for the terminal, JSON and CSV.
+
+Computing comes first and rendering last, so that tests compare values and every output agrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.tree import Node, Tree
+from joulemap.errors import InputError
+from joulemap.labels import Labels
+from joulemap.program import SEPARATOR
+
+FORMAT = 1
+"""The version of ``show --json``."""
+
+By = Literal["module", "op", "phase", "device", "step"]
+BYS: tuple[By, ...] = ("module", "op", "phase", "device", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the user asked for."""
+
+    by: By = "module"
+    depth: int | None = None
+    top: int | None = None
+    summarised: bool = False
+    rules: Sequence[str] = ()
+    power: bool = False
+    baseline_w: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table. ``share`` is of the attributed energy; None is unknown, 0 is measured."""
+
+    label: str
+    path: str
+    depth: int
+    energy_j: float
+    low_j: float
+    high_j: float
+    share: float
+    active_s: float | None
+    calls: int | None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    provenance: str = "apportioned"
+    spread: bool = True
+    more: int = 0
+
+    @property
+    def half_width_j(self) -> float:
+        return (self.high_j - self.low_j) / 2
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power while it ran (the STPF's quantity)."""
+        return self.energy_j / self.active_s if self.active_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A table's lines, and what stands beside them."""
+
+    question: Question
+    footprint: Footprint
+    lines: tuple[Line, ...]
+    phases: tuple[str, ...]
+
+
+def answer(footprint: Footprint, question: Question) -> Answer:
+    """Turn a footprint into the lines that were asked for."""
+    footprint = prepared(footprint, question)
+    make = _LINES[question.by]
+    phases = tuple(
+        phase for phase in footprint.phase.words if (footprint.where(phase=phase).energy_j > 0).any()
+    )
+    return Answer(question, footprint, tuple(make(footprint, question)), phases)
+
+
+def prepared(footprint: Footprint, question: Question) -> Footprint:
+    """Net and summarised, as asked."""
+    if question.baseline_w is not None:
+        footprint = footprint.net(question.baseline_w)
+    return footprint.summarised(question.rules) if question.summarised or question.rules else footprint
+
+
+def to_json(footprint: Footprint, question: Question) -> dict[str, Any]:
+    """The contract of ``show --json``, format 1."""
+    footprint = prepared(footprint, question)
+    rows = _rows(footprint, question)
+    return {
+        "format": FORMAT,
+        "rule": footprint.rule,
+        "by": question.by,
+        "net": question.baseline_w is not None,
+        "measured_j": footprint.measured_j,
+        "attributed_j": footprint.attributed_j,
+        "idle_j": footprint.idle_j,
+        "other_processes_j": footprint.other_processes_j,
+        "outside_j": footprint.outside_j,
+        "baseline_j": sum(account.baseline_j for account in footprint.accounts),
+        "domains": [_domain(footprint, account) for account in footprint.accounts],
+        "warnings": list(footprint.warnings),
+        "rows": rows[: question.top] if question.top else rows,
+    }
+
+
+def _domain(footprint: Footprint, account: Account) -> dict[str, Any]:
+    domain = account.domain
+    return {
+        "name": domain.name,
+        "device": domain.device,
+        "provenance": domain.provenance,
+        "sensor": domain.sensor,
+        "update_period_s": account.period_s,
+        "measured_j": account.measured_j,
+        "attributed_j": footprint.where(domain=domain.name).attributed_j,
+        "idle_j": account.idle_j,
+        "idle_outside_steps_j": account.idle_outside_steps_j,
+        "other_processes_j": account.other_processes_j,
+        "outside_j": account.outside_j,
+        "baseline_j": account.baseline_j,
+    }
+
+
+def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
+    if question.by == "step":
+        return _step_rows(footprint)
+    if question.by != "module":
+        footprint = _grouped(footprint, question.by)
+    elif question.depth is not None:
+        footprint = footprint.at(question.depth)
+    records = footprint.to_records()
+    if question.power:
+        records.sort(
+            key=lambda record: -record["energy_j"] / record["active_s"] if record["active_s"] else 0.0
+        )
+    return records
+
+
+def _step_rows(footprint: Footprint) -> list[dict[str, Any]]:
+    return [
+        {"step": step, "domain": account.domain.name, "energy_j": energy}
+        for account in footprint.accounts
+        for step, energy in enumerate(account.step_j.tolist())
+    ]
+
+
+def _grouped(footprint: Footprint, by: By) -> Footprint:
+    """Rows by operation type, phase or device, whatever their names."""
+    column: Labels = getattr(footprint, by)
+    return footprint.rollup(column, keep=(by,))
+
+
+def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
+    tree = footprint.tree()
+    depth = question.depth or (3 if question.top is None else None)
+    lines: list[Line] = []
+    for child in _ordered(tree.children, question):
+        _add_branch(lines, tree, child, 0, depth, question)
+    return lines
+
+
+def _add_branch(
+    lines: list[Line], tree: Tree, node: Node, level: int, depth: int | None, question: Question
+) -> None:
+    name, node = _without_single_children(node)
+    lines.append(_line(node, name, level, tree.energy_j))
+    if depth is not None and level + 1 >= depth:
+        return
+    children = _ordered(node.children, question)
+    shown = children[: question.top] if question.top else children
+    for child in shown:
+        _add_branch(lines, tree, child, level + 1, depth, question)
+    if len(children) > len(shown):
+        lines.append(_rest(children[len(shown) :], level + 1, tree.energy_j, node.path))
+
+
+def _without_single_children(node: Node) -> tuple[str, Node]:
+    """A module with one child is shown with it, as ``encoder/layer``: the step between says nothing."""
+    name = node.name
+    while len(node.children) == 1 and node.children[0].children:
+        node = node.children[0]
+        name = f"{name}{SEPARATOR}{node.name}"
+    return name, node
+
+
+def _ordered(nodes: Sequence[Node], question: Question) -> list[Node]:
+    """By energy or power; but a series (``0, 1, 2 …``) in its own order."""
+    numbers = [_number(node.name) for node in nodes]
+    if len(nodes) > 1 and not question.top and all(number is not None for number in numbers):
+        stems = {name for name, _ in (number for number in numbers if number is not None)}
+        if len(stems) == 1:
+            return sorted(nodes, key=lambda node: (_number(node.name) or ("", 0))[1])
+    return sorted(nodes, key=_mean_power if question.power else lambda node: node.energy_j, reverse=True)
+
+
+def _mean_power(node: Node) -> float:
+    return node.energy_j / node.active_s if node.active_s else 0.0
+
+
+def _number(name: str) -> tuple[str, int] | None:
+    stem = name.rstrip("0123456789")
+    return (stem, int(name[len(stem) :])) if len(stem) < len(name) else None
+
+
+def _line(node: Node, label: str, depth: int, total_j: float) -> Line:
+    return Line(
+        label=label,
+        path=node.path,
+        depth=depth,
+        energy_j=node.energy_j,
+        low_j=node.low_j,
+        high_j=node.high_j,
+        share=node.energy_j / total_j if total_j else 0.0,
+        active_s=node.active_s,
+        calls=node.calls,
+        phases=node.phases,
+        provenance=node.provenance,
+        spread=node.spread,
+    )
+
+
+def _rest(nodes: Sequence[Node], depth: int, total_j: float, path: str) -> Line:
+    """What ``--top`` leaves out, in one line, so that the shares still add up."""
+    energy = sum(node.energy_j for node in nodes)
+    half = float(np.hypot.reduce([node.half_width_j for node in nodes]))
+    phases: dict[str, float] = {}
+    for node in nodes:
+        for phase, joules in node.phases.items():
+            phases[phase] = phases.get(phase, 0.0) + joules
+    return Line(
+        label=f"{len(nodes)} more",
+        path=path,
+        depth=depth,
+        energy_j=energy,
+        low_j=max(energy - half, 0.0),
+        high_j=energy + half,
+        share=energy / total_j if total_j else 0.0,
+        active_s=sum(node.active_s for node in nodes),
+        calls=sum(node.calls for node in nodes),
+        phases=phases,
+        more=len(nodes),
+    )
+
+
+def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
+    rows = _grouped(footprint, question.by)
+    total = footprint.attributed_j
+    phases = _phases(footprint, question.by)
+    lines = [
+        Line(
+            label=label,
+            path=label,
+            depth=0,
+            energy_j=float(rows.energy_j[row]),
+            low_j=float(rows.low_j[row]),
+            high_j=float(rows.high_j[row]),
+            share=float(rows.energy_j[row]) / total if total else 0.0,
+            active_s=float(rows.active_s[row]),
+            calls=round(float(rows.calls[row])),
+            phases=phases[label],
+            provenance=rows.provenance[row],
+            spread=bool(rows.has_spread[row]),
+        )
+        for row, label in enumerate(rows.name)
+    ]
+    lines.sort(key=lambda line: -(line.power_w or 0.0) if question.power else -line.energy_j)
+    return lines[: question.top] if question.top else lines
+
+
+def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
+    rows = footprint.rollup(getattr(footprint, by), keep=("phase",))
+    found: dict[str, dict[str, float]] = {}
+    for label, phase, energy in zip(rows.name, rows.phase, rows.energy_j.tolist(), strict=True):
+        found.setdefault(label, {})[phase] = energy
+    return found
+
+
+def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
+    """Every step's energy, idle included, to what the meters resolve in that time."""
+    if not any(len(account.step_j) for account in footprint.accounts):
+        raise InputError("This recording has no steps.", "Show it by module, op, phase or device.")
+    energy = np.sum([account.step_j for account in footprint.accounts], axis=0)
+    half = 1.96 * np.sqrt(np.sum([account.step_rms_j() ** 2 for account in footprint.accounts], axis=0))
+    total = float(energy.sum())
+    lines = [
+        Line(
+            label=f"step {step}",
+            path=str(step),
+            depth=0,
+            energy_j=joules,
+            low_j=max(joules - width, 0.0),
+            high_j=joules + width,
+            share=joules / total if total else 0.0,
+            active_s=None,
+            calls=None,
+            spread=False,
+        )
+        for step, (joules, width) in enumerate(zip(energy.tolist(), half.tolist(), strict=True))
+    ]
+    return lines[: question.top] if question.top else lines
+
+
+_LINES: dict[By, Callable[[Footprint, Question], list[Line]]] = {
+    "module": _module_lines,
+    "op": _group_lines,
+    "phase": _group_lines,
+    "device": _group_lines,
+    "step": _step_lines,
+}

@@ -1,0 +1,165 @@
+"""Tables in the terminal: aligned and coloured where people look, plain where programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from joulemap.accounting.footprint import Account
+from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
+from joulemap.views.show import Answer, Line
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_WIDE, _WIDER = 100, 132
+_HEAT = ((0.30, "bold red"), (0.10, "yellow"), (0.03, "green"), (0.0, "dim"))
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands above a table: the recording's name and what is known of it."""
+
+    title: str
+    facts: Sequence[str] = ()
+
+
+def render(answer: Answer, heading: Heading, console: Console) -> None:
+    """Print an answer: heading, lines, the sum that must add up, the meters, warnings."""
+    people = console.is_terminal
+    console.print(Text(heading.title, style="bold"), Text("  " + " · ".join(heading.facts), style="dim"))
+    console.print()
+    console.print(_table(answer, console.width if people else _WIDER, people))
+    console.print()
+    for line in _sums(answer):
+        console.print(line, soft_wrap=not people, highlight=False)
+    for note in _footnotes(answer):
+        console.print(Text(note, style="dim"), soft_wrap=not people)
+    for warning in answer.footprint.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=not people)
+
+
+def _table(answer: Answer, width: int, people: bool) -> Table:
+    """The columns that fit: energy and share always, phases and times where there is room."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(answer.question.by, no_wrap=True, overflow="ellipsis")
+    energy = "net energy" if answer.question.baseline_w is not None else "energy"
+    table.add_column(energy, justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    if people:
+        table.add_column("", no_wrap=True, min_width=8)
+    phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step") else ()
+    for phase in phases:
+        table.add_column(phase, justify="right", no_wrap=True)
+    with_times = width >= _WIDER or answer.question.power
+    if with_times:
+        for name in ("power", "time", "calls"):
+            table.add_column(name, justify="right", no_wrap=True)
+    tree = _branches(answer.lines) if people else ["  " * line.depth for line in answer.lines]
+    largest = max((line.share for line in answer.lines), default=0.0)
+    for prefix, line in zip(tree, answer.lines, strict=True):
+        cells: list[Text | str] = [
+            _label(prefix, line),
+            fmt_pm(line.energy_j, "J", line.half_width_j),
+            fmt_share(line.share),
+        ]
+        if people:
+            cells.append(_bar(line.share / largest if largest else 0.0, line.share))
+        cells += [_joules(line.phases.get(phase)) for phase in phases]
+        if with_times:
+            cells += _times(line)
+        table.add_row(*cells)
+    return table
+
+
+def _label(prefix: str, line: Line) -> Text:
+    style = "dim italic" if line.more else "bold" if line.depth == 0 else ""
+    return Text.assemble((prefix, "dim"), (f"… {line.label}" if line.more else line.label, style))
+
+
+def _joules(energy_j: float | None) -> str:
+    return fmt(energy_j, "J") if energy_j else ""
+
+
+def _times(line: Line) -> list[str]:
+    if line.active_s is None or line.calls is None:
+        return ["", "", ""]
+    power = "" if line.power_w is None else fmt(line.power_w, "W")
+    return [power, fmt_seconds(line.active_s), f"{line.calls:,}"]
+
+
+def _bar(part: float, share: float) -> Text:
+    eighths = round(max(part, 0.0) * 64)
+    bar = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
+    return Text(bar, style=next(style for limit, style in _HEAT if share >= limit or limit == 0.0))
+
+
+def _branches(lines: Sequence[Line]) -> list[str]:
+    """The lines' tree glyphs: ``├─`` where a sibling follows, ``└─`` where none does."""
+    prefixes = []
+    open_at: set[int] = set()
+    for line in reversed(lines):
+        open_at = {depth for depth in open_at if depth <= line.depth}
+        inner = "".join("│  " if depth in open_at else "   " for depth in range(1, line.depth))
+        own = "" if line.depth == 0 else "├─ " if line.depth in open_at else "└─ "
+        prefixes.append(inner + own)
+        open_at.add(line.depth)
+    return prefixes[::-1]
+
+
+def _sums(answer: Answer) -> list[Text]:
+    """The sum, with nothing missing: measured = attributed + idle + other processes + outside."""
+    footprint = answer.footprint
+    parts = [("attributed", footprint.attributed_j), ("idle", footprint.idle_j)]
+    parts += [
+        ("other processes", footprint.other_processes_j),
+        ("outside the recording", footprint.outside_j),
+    ]
+    baseline = sum(account.baseline_j for account in footprint.accounts)
+    parts += [("idle baseline", baseline)] if baseline else []
+    total = Text.assemble(("measured ", "bold"), (fmt(footprint.measured_j, "J", digits=4), "bold"), " = ")
+    for number, (name, energy) in enumerate(parts):
+        total.append(" + " if number else "")
+        total.append(f"{name} {fmt(energy, 'J', digits=4)}")
+    return [total, *(_account(account) for account in footprint.accounts)]
+
+
+def _account(account: Account) -> Text:
+    domain = account.domain
+    line = Text.assemble(
+        ("  " + domain.name, "bold"), f"  {fmt(account.measured_j, 'J', digits=4)} {domain.provenance}"
+    )
+    details = [
+        detail for detail in (domain.sensor, f"updates every {fmt_seconds(account.period_s)}") if detail
+    ]
+    line.append(f" ({', '.join(details)})", "dim")
+    if account.idle_j:
+        line.append(f"; idle {fmt(account.idle_j, 'J')}")
+        if account.measured_j:
+            line.append(f" = {fmt_share(account.idle_j / account.measured_j)}")
+    if account.idle_outside_steps_j > 0.005 * account.idle_j:
+        waiting = account.idle_j - account.idle_outside_steps_j
+        line.append(
+            f": {fmt(waiting, 'J')} waiting inside steps, "
+            f"{fmt(account.idle_outside_steps_j, 'J')} outside any step"
+        )
+    return line
+
+
+def _footnotes(answer: Answer) -> list[str]:
+    notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
+    if any(not line.spread for line in answer.lines) and answer.question.by != "step":
+        lone = sum(not line.spread for line in answer.lines)
+        notes.append(
+            f"{lone} of {len(answer.lines)} lines were seen in one step only: their spread is not known."
+        )
+    words = {line.provenance for line in answer.lines if not line.more}
+    meaning = {
+        "apportioned": "apportioned: measured by the meter, shared out by time",
+        "calibrated": "calibrated: measured by the meter, shared out by each operation's own energy",
+        "projected": "projected: measured in every step, shared out as in the traced steps",
+        "estimated": "estimated: no meter could be read",
+    }
+    return notes + [meaning[word] + "." for word in meaning if word in words]
