@@ -224,10 +224,15 @@ def _windows(actors: Actors) -> Iterator[tuple[Int64, int]]:
 
 def _longest_first(row: Int64, actors: Actors) -> Int64:
     """Where events start together, the longest comes first: it is the one around the others."""
-    start, end = actors.start_ns[row], actors.end_ns[row]
-    if ((start[1:] == start[:-1]) & (end[1:] > end[:-1])).any():
-        return row[np.lexsort((-end, start))]
-    return row
+    start = actors.start_ns[row]
+    same = start[1:] == start[:-1]
+    if not same.any():
+        return row
+    together = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    events = row[together]
+    ordered = row.copy()
+    ordered[together] = events[np.lexsort((-actors.end_ns[events], start[together]))]
+    return ordered
 
 
 def _start_order(start_ns: Int64) -> Int64 | None:
