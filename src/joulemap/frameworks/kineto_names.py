@@ -1,0 +1,194 @@
+"""The words in Kineto's events: what an event is by its name, and how its qualified name reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.labels import Labels
+from joulemap.program import SEPARATOR
+from joulemap.traces import Int64
+
+UNNAMED = "(unnamed)"
+MODEL = "(model)"
+ACCUMULATION = "(gradient accumulation)"
+PROFILER = "(profiler)"
+STEP = "(step)"
+PYTHON = "(python)"
+AUTOGRAD = "/(autograd)"
+INPUT_COPY = "input pipeline/Memcpy HtoD"
+
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+GPU_RANGES = "gpu_user_annotation"
+MODULE_CLASS = "nn.Module: "
+_EVALUATE = "autograd::engine::evaluate_function"
+_RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
+_STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
+_OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
+
+
+class Role(IntEnum):
+    """What an event is to the reading. Ranges open a part of the path; the rest happens inside them."""
+
+    LEFT_OUT = 0
+    OP = 1
+    KERNEL = 2
+    RUNTIME = 3
+    OVERHEAD = 4
+    STEP = 5
+    MODULE = 6
+    PYTHON_MODULE = 7
+    RANGE = 8
+    OPTIMIZER = 9
+    EVALUATE = 10
+
+
+_BY_CATEGORY = {
+    "cpu_op": Role.OP,
+    "user_annotation": Role.RANGE,
+    "cuda_runtime": Role.RUNTIME,
+    "cuda_driver": Role.RUNTIME,
+    "overhead": Role.OVERHEAD,
+    "python_function": Role.LEFT_OUT,
+} | dict.fromkeys(GPU_CATEGORIES, Role.KERNEL)
+
+
+def roles(name: Labels, category: Labels) -> NDArray[np.int64]:
+    """The ``Role`` of every event: a category's, or where a name says more, the name's."""
+    by_category = np.array([_BY_CATEGORY.get(word, Role.LEFT_OUT) for word in category.words], np.int64)
+    by_name = np.array([_role_of_name(word) for word in name.words], np.int64)
+    given, told = by_category[category.codes], by_name[name.codes]
+    open_to_names = (given == Role.OP) | (given == Role.RANGE)
+    in_python = (category.codes == category.code("python_function")) & (told == Role.PYTHON_MODULE)
+    return np.where((open_to_names & (told != Role.LEFT_OUT)) | in_python, told, given)
+
+
+def _role_of_name(name: str) -> Role:
+    if name.startswith("M:"):
+        return Role.MODULE
+    if name.startswith(MODULE_CLASS):
+        return Role.PYTHON_MODULE
+    if name.startswith(_EVALUATE):
+        return Role.EVALUATE
+    if _STEP.match(name):
+        return Role.STEP
+    if _OPTIMIZER.match(name):
+        return Role.OPTIMIZER
+    return Role.RUNTIME if _RUNTIME.match(name) else Role.LEFT_OUT
+
+
+def guess_categories(name: Labels, is_gpu: NDArray[np.bool_], launched_by: Int64) -> Labels:
+    """Categories for events that came without: GPU rows that no operation launched are ranges' echoes."""
+    words = (*GPU_CATEGORIES, GPU_RANGES, "cuda_runtime", "overhead", "cpu_op", "user_annotation")
+    on_cpu = np.array([words.index(_guess_on_cpu(word)) for word in name.words], np.int32)
+    on_gpu = np.array([words.index(_guess_on_gpu(word)) for word in name.words], np.int32)
+    ranges = np.int32(words.index(GPU_RANGES))
+    codes = np.where(is_gpu, np.where(launched_by == 0, ranges, on_gpu[name.codes]), on_cpu[name.codes])
+    return Labels(codes.astype(np.int32), words)
+
+
+def _guess_on_cpu(name: str) -> str:
+    if name in ("Activity Buffer Request", "Buffer Flush", "Resource"):
+        return "overhead"
+    if _role_of_name(name) in (Role.STEP, Role.OPTIMIZER):
+        return "user_annotation"
+    return "cuda_runtime" if _RUNTIME.match(name) else "cpu_op"
+
+
+def _guess_on_gpu(name: str) -> str:
+    return {"Memcp": "gpu_memcpy", "Memse": "gpu_memset"}.get(name[:5], "kernel")
+
+
+def operation(name: str) -> str:
+    """``aten::addmm`` is ``addmm``, ``…evaluate_function: torch::autograd::AccumulateGrad`` its last part."""
+    if name.startswith(_EVALUATE):
+        name = name.partition(": ")[2] or name
+    short = name.rpartition("::")[2] if " " not in name else name
+    return (short or name).replace(SEPARATOR, ":")
+
+
+def kernel(name: str) -> str:
+    """A kernel's own name without return type, namespaces, template and call arguments."""
+    if name.startswith(("Memcpy", "Memset")):
+        return name.partition(" (")[0].replace(SEPARATOR, ":")
+    plain = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
+    plain = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
+    return (plain.rpartition("::")[2] or name).replace(SEPARATOR, ":")
+
+
+def leaves(name: Labels, role: NDArray[np.int64]) -> Labels:
+    """The last part of every event's qualified name."""
+    tables: dict[int, Sequence[str]] = {
+        Role.OP: [operation(word) for word in name.words],
+        Role.EVALUATE: [operation(word) + AUTOGRAD for word in name.words],
+        Role.RUNTIME: name.words,
+        Role.OVERHEAD: name.words,
+    }
+    words = [PYTHON]
+    codes = np.zeros(len(name), np.int32)
+    for each, table in tables.items():
+        rows = np.flatnonzero(role == each)
+        codes[rows] = len(words) + name.codes[rows]
+        words.extend(table)
+    return Labels(codes, tuple(words)).mapped(words)
+
+
+class Paths:
+    """Layer paths by number, made as they are met. ``NOWHERE`` is outside every range, ``ROOT`` the model."""
+
+    NOWHERE, ROOT = 0, 1
+
+    def __init__(self, name: Labels) -> None:
+        self._name = name
+        self._codes: dict[str, int] = {}
+        self.words: list[str] = [UNNAMED, MODEL]
+
+    def code(self, path: str) -> int:
+        """The number of a path; the empty one is the model itself."""
+        if not path:
+            return self.ROOT
+        known = self._codes.setdefault(path, len(self.words))
+        if known == len(self.words):
+            self.words.append(path)
+        return known
+
+    def absolute(self, rows: Int64) -> Int64:
+        """The paths that module ranges (``M:a.b``) and optimizer ranges name in full."""
+        used, where = np.unique(self._name.codes[rows], return_inverse=True)
+        return np.array([self.code(_full_path(self._name.words[word])) for word in used], np.int64)[where]
+
+    def within(self, above: Int64, rows: Int64) -> Int64:
+        """The paths that ranges open inside the paths around them."""
+        words = len(self._name.words)
+        used, where = np.unique(above * words + self._name.codes[rows], return_inverse=True)
+        parts = ((pair // words, self._name.words[pair % words]) for pair in used.tolist())
+        return np.array([self.code(self.joined(path, _part(word))) for path, word in parts], np.int64)[where]
+
+    def joined(self, path: int, part: str) -> str:
+        """A part below a path; directly in the model or outside every range it starts a path of its own."""
+        return part if path in (self.NOWHERE, self.ROOT) else f"{self.words[path]}{SEPARATOR}{part}"
+
+
+def qualified(prefix: Int64, prefixes: Sequence[str], leaf: Labels) -> Labels:
+    """``prefixes[prefix[i]]/leaf[i]`` for every row."""
+    words = max(len(leaf.words), 1)
+    used, where = np.unique(prefix * words + leaf.codes, return_inverse=True)
+    pairs = [(prefixes[pair // words], leaf.words[pair % words]) for pair in used.tolist()]
+    joined = [SEPARATOR.join(pair) for pair in pairs]
+    return Labels(where.astype(np.int32), tuple(joined)).mapped(joined)
+
+
+def _full_path(range_name: str) -> str:
+    match = _OPTIMIZER.match(range_name)
+    if match is None:
+        return range_name.removeprefix("M:").replace(".", SEPARATOR)
+    return f"optimizer/{match['optimizer'] if match['what'] == 'step' else 'zero_grad'}"
+
+
+def _part(range_name: str) -> str:
+    parts = range_name.removeprefix(MODULE_CLASS).strip(SEPARATOR + " ")
+    return parts or UNNAMED

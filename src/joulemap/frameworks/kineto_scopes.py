@@ -1,0 +1,128 @@
+"""Which layer and phase each event on the CPU belongs to: from the ranges around it, and for the backward
+pass from the forward operation that it differentiates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.frameworks.kineto_names import ACCUMULATION, Paths, Role
+from joulemap.frameworks.nesting import NO_PARENT, Forest
+from joulemap.labels import Labels
+from joulemap.traces import PHASES, Int64, Steps
+
+NONE = -1
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(len(PHASES))
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """What the joins need of the events on the CPU. ``thread`` is torch's number, or 0 where unknown."""
+
+    name: Labels
+    role: NDArray[np.int64]
+    start_ns: Int64
+    thread: Int64
+    sequence: Int64
+    forward_thread: Int64
+
+    @property
+    def is_backward(self) -> NDArray[np.bool_]:
+        """The autograd engine's own events: they carry the sequence number of a forward operation."""
+        gradient = (self.role == Role.OP) & (self.sequence >= 0) & (self.forward_thread > 0)
+        return np.asarray((self.role == Role.EVALUATE) | gradient)
+
+
+def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> tuple[Int64, Int64]:
+    """Path (a number in ``paths``) and phase (an index into ``PHASES``) of every event on the CPU."""
+    unknown = np.full(len(calls.start_ns), NONE, np.int64)
+    path, phase = _descend(calls, forest, paths, unknown)
+    # Forward operations know their layer now; the backward pass gets its layers from them.
+    path, phase = _descend(calls, forest, paths, _paths_of_backward(calls, paths, path, phase))
+    return path, _with_forward(calls, forest, path, phase, steps)
+
+
+def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[Int64, Int64]:
+    """Hand path and phase down from ranges to what they enclose, level by level.
+
+    ``given`` holds the paths of the backward pass; a module range inside it is a forward operation
+    that is run again.
+    """
+    path = np.full(len(calls.start_ns), Paths.NOWHERE, np.int64)
+    phase = np.full(len(calls.start_ns), OTHER, np.int64)
+    backward = calls.is_backward
+    for rows in forest.levels:
+        above, role = forest.parent[rows], calls.role[rows]
+        outermost = above == NO_PARENT
+        path[rows] = np.where(outermost, Paths.NOWHERE, path[above])
+        phase[rows] = np.where(outermost, OTHER, phase[above])
+        full = rows[(role == Role.MODULE) | (role == Role.OPTIMIZER)]
+        path[full] = paths.absolute(full)
+        part = rows[(role == Role.RANGE) | (role == Role.PYTHON_MODULE)]
+        path[part] = paths.within(path[part], part)
+        known = rows[given[rows] != NONE]
+        path[known] = given[known]
+        module = rows[(role == Role.MODULE) | (role == Role.PYTHON_MODULE)]
+        again = (phase[module] == BACKWARD) | (phase[module] == RECOMPUTE)
+        phase[module] = np.where(again, RECOMPUTE, FORWARD)
+        phase[rows[role == Role.OPTIMIZER]] = OPTIMIZER
+        phase[rows[backward[rows]]] = BACKWARD
+    return path, phase
+
+
+def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, phase: Int64) -> Int64:
+    """The layer of each event of the autograd engine, ``NONE`` for all other events."""
+    given = np.full(len(path), NONE, np.int64)
+    backward = np.flatnonzero(calls.is_backward)
+    forward = np.flatnonzero((calls.role == Role.OP) & (calls.sequence >= 0) & (phase != BACKWARD))
+    origin = _newest_before(
+        _pairs(calls.thread[forward], calls.sequence[forward]),
+        calls.start_ns[forward],
+        _pairs(calls.forward_thread[backward] * (calls.thread[backward] != 0), calls.sequence[backward]),
+        calls.start_ns[backward],
+    )
+    found = origin != NONE
+    given[backward[found]] = path[forward[origin[found]]]
+    # AccumulateGrad has no forward operation: it adds a finished gradient to its parameter.
+    evaluated = backward[~found & (calls.role[backward] == Role.EVALUATE)]
+    without = calls.sequence[evaluated] < 0
+    given[evaluated] = np.where(without, paths.code(ACCUMULATION), Paths.NOWHERE)
+    return given
+
+
+def _pairs(thread: Int64, sequence: Int64) -> Int64:
+    """A thread and a sequence number as one number; sequence numbers count the operations of one thread."""
+    return np.where(sequence < 0, NONE, (thread << 44) + sequence)
+
+
+def _newest_before(keys: Int64, t_ns: Int64, wanted: Int64, until_ns: Int64) -> Int64:
+    """For each wanted key the index of the newest row with that key that is not after ``until_ns``."""
+    key = np.concatenate((keys, wanted))
+    asks = np.concatenate((np.zeros(len(keys), bool), np.ones(len(wanted), bool)))
+    order = np.lexsort((asks, np.concatenate((t_ns, until_ns)), key))
+    place = np.arange(len(order))
+    last = np.maximum.accumulate(np.where(asks[order], -1, place))
+    fits = (last >= 0) & (key[order[last]] == key[order])
+    newest = np.full(len(order), NONE, np.int64)
+    newest[order] = np.where(fits, order[last], NONE)
+    return newest[len(keys) :]
+
+
+def _with_forward(calls: Calls, forest: Forest, path: Int64, phase: Int64, steps: Steps) -> Int64:
+    """Operations that no range claims are forward when their step's backward pass has not begun.
+
+    Without steps the ones with a sequence number are: they ran with gradients on.
+    """
+    if len(steps):
+        step = steps.at(calls.start_ns)
+        begins = np.full(len(steps) + 1, np.iinfo(np.int64).max)
+        backward = np.flatnonzero(calls.is_backward & (step >= 0))
+        np.minimum.at(begins, step[backward], calls.start_ns[backward])
+        forward = (step >= 0) & (calls.start_ns < begins[step])
+    else:
+        own = np.where((calls.sequence >= 0) | (path != Paths.NOWHERE), 1, NONE)
+        forward = forest.inherit(own) == 1
+    claimed = (phase != OTHER) | (calls.role == Role.STEP) | (calls.role == Role.OVERHEAD)
+    return np.where(~claimed & forward, FORWARD, phase)
