@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulemap.errors import InputError
@@ -361,7 +361,37 @@ def test_broken_events_are_counted_not_fatal(tmp_path):
     imported = read(tmp_path, [op("aten::mm", 0, 9), *broken])
     assert len(imported.events) == 2
     assert any("broken numbers (2)" in note for note in imported.notes)
-    assert any("1 events have negative durations" in note for note in imported.notes)
+    assert any("negative durations count as calls of 0 s (1)" in note for note in imported.notes)
+
+
+odd = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.integers()),
+)
+fields = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), fields, odd), max_size=6), odd)
+def test_odd_values_are_left_out_or_refused(tmp_path_factory, changes, base):
+    events = [
+        op("aten::mm", 0, 9, External_id=5),
+        launched("k", 1, 2, 1, 5),
+        {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "/device:CPU:0 Compute"}},
+        op("MatMul", 3, 4, cat="Op"),
+    ]
+    for row, field, value in changes:
+        events[row] = events[row] | {field: value}
+    for header in ({"baseTimeNanoseconds": base}, {}):
+        try:
+            imported = read_trace([chrome(tmp_path_factory.mktemp("odd"), events, **header)])
+        except InputError:
+            continue
+        assert len(imported.events) <= 3
 
 
 def test_phases_without_ranges(tmp_path):

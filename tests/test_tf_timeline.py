@@ -120,7 +120,7 @@ def test_the_graph_has_the_events_names(imported):
 def test_it_says_what_it_understood(imported):
     said = "\n".join(imported.notes)
     assert "6,425 events on CPU" in said
-    assert "in 1 steps" in said
+    assert "in 1 step." in said
     assert "2026-11-15" in said
     assert "100 % of the operations' time" in said
 

@@ -38,6 +38,13 @@ _OTHER_FORMATS = {
 _WANTED = "Chrome trace JSON comes from torch.profiler's export_chrome_trace or TensorFlow's timeline."
 
 
+BROKEN = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What taking fields out of an event raises when they are missing or of another type."""
+
+LAST_NS = 4 * 10**18
+"""No event is later: the year 2096."""
+
+
 class ChromeTrace:
     """One trace file. ``header`` (the keys beside the events) is complete once the events were read.
 
@@ -106,6 +113,12 @@ class ChromeTrace:
                 return InputError(f"{self.path} is {what}, not a trace.", hint)
         shown = start[:24].decode("utf-8", "replace")
         return InputError(f"{self.path} is not JSON: it starts with {shown!r}.", _WANTED)
+
+
+def arguments(event: Event) -> dict[str, Any]:
+    """An event's ``args``, empty where there are none."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 def nanoseconds(microseconds: int | str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from joulemap.errors import InputError
-from joulemap.frameworks.chrome import ChromeTrace, Event
+from joulemap.frameworks.chrome import ChromeTrace, Event, arguments
 from joulemap.frameworks.imported import ImportedTrace, describe, joined_events
 from joulemap.frameworks.kineto import KinetoTrace, trace_of
 from joulemap.frameworks.tf_timeline import COMPUTE, TimelineFiles
@@ -54,12 +54,10 @@ def _open(path: Path, progress: Callable[[float], None] | None) -> _Opened:
 
 
 def _framework(trace: ChromeTrace, events: Sequence[Event]) -> str:
-    if any(event.get("cat") in CATEGORIES for event in events):
+    if any(str(event.get("cat")) in CATEGORIES for event in events):
         return TORCH
     processes = [
-        str((event.get("args") or {}).get("name", ""))
-        for event in events
-        if event.get("name") == "process_name"
+        str(arguments(event).get("name", "")) for event in events if event.get("name") == "process_name"
     ]
     if any(name.endswith(COMPUTE) for name in processes):
         return TENSORFLOW

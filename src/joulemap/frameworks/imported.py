@@ -58,7 +58,7 @@ def describe(events: EventTrace, steps: Steps) -> list[str]:
         f"{count:,} {kind}" for kind, count in zip(KINDS, counts.tolist(), strict=True) if count
     )
     devices = ", ".join(sorted(events.device.words))
-    notes = [f"{len(events):,} events on {devices} ({kinds}) in {len(steps)} steps."]
+    notes = [f"{len(events):,} events on {devices} ({kinds}) in {len(steps)} step{'s' * (len(steps) != 1)}."]
     if events.span_ns:
         start_ns, end_ns = events.span_ns
         length = fmt_seconds((end_ns - start_ns) / NS_PER_S) if end_ns > start_ns else "0 s"

@@ -11,13 +11,12 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.errors import InputError
-from joulemap.frameworks.chrome import Event, nanoseconds
+from joulemap.frameworks.chrome import BROKEN, LAST_NS, Event, arguments, nanoseconds
 from joulemap.frameworks.imported import ImportedTrace, joined_events
 from joulemap.frameworks.tf_names import RUNTIME, Node, input_name, qualified_names
 from joulemap.labels import Labels
@@ -80,15 +79,15 @@ class TimelineFiles:
 
     def collect(self, events: Iterable[Event], source: str) -> None:
         """Keep of one file the operations: which, in which process, from when, how long."""
-        process_names: dict[Any, str] = {}
-        process_codes: dict[Any, int] = {}
+        process_names: dict[str, str] = {}
+        process_codes: dict[str, int] = {}
         rows = array("q")
         for event in events:
             phase = event.get("ph")
             if phase == "X":
                 self._keep(event, process_codes, rows)
             elif phase == "M" and event.get("name") == "process_name":
-                process_names[event.get("pid")] = str((event.get("args") or {}).get("name", ""))
+                process_names[str(event.get("pid"))] = str(arguments(event).get("name", ""))
         processes = tuple(_Process.parse(process_names.get(pid, "")) for pid in process_codes)
         table = np.frombuffer(rows, np.int64).reshape(-1, 4)
         work = np.array([process is not None for process in processes], bool)
@@ -100,19 +99,22 @@ class TimelineFiles:
             )
         self._files.append(_File(source, processes, table))
 
-    def _keep(self, event: Event, processes: dict[Any, int], rows: array[int]) -> None:
+    def _keep(self, event: Event, processes: dict[str, int], rows: array[int]) -> None:
         try:
-            args = event.get("args") or {}
+            args = arguments(event)
             name = str(args.get("name") or event["name"])
             times = (nanoseconds(event["ts"]), max(nanoseconds(event.get("dur", 0)), 0))
-            process = processes.setdefault(event["pid"], len(processes))
-        except (KeyError, TypeError, ValueError):
+            process = processes.setdefault(str(event["pid"]), len(processes))
+            possible = max(map(abs, times)) < LAST_NS
+        except BROKEN:
+            possible = False
+        if not possible:
             self._broken += 1
             return
         known = self._nodes.get(name)
         if known is None or not known.inputs:
             inputs = tuple(input_name(str(value)) for key, value in args.items() if key.startswith("input"))
-            self._nodes[name] = Node(str(args.get("op") or event["name"]), inputs)
+            self._nodes[name] = Node(str(args.get("op") or event.get("name")), inputs)
         rows.extend((self._codes.setdefault(name, len(self._codes)), process, *times))
 
     def trace(self) -> ImportedTrace:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.frameworks.chrome import Event, nanoseconds
+from joulemap.errors import InputError
+from joulemap.frameworks.chrome import BROKEN, LAST_NS, Event, arguments, nanoseconds
 from joulemap.frameworks.kineto import KinetoColumns
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES, MODULE_CLASS
 from joulemap.labels import Labels
@@ -44,16 +45,16 @@ class TorchEvents:
         for event in events:
             if event.get("ph") != "X":
                 continue
-            category = event.get("cat", "")
+            category = str(event.get("cat", ""))
             if category in CATEGORIES or (
-                category == "python_function" and event.get("name", "").startswith(MODULE_CLASS)
+                category == "python_function" and str(event.get("name")).startswith(MODULE_CLASS)
             ):
                 self._keep(event, category)
             else:
                 self._left_out[category] += 1
 
     def _keep(self, event: Event, category: str) -> None:
-        args: dict[str, Any] = event.get("args") or {}
+        args = arguments(event)
         whole_rows = len(self._rows)
         try:
             device, lane = -1, (event["pid"], event["tid"], False)
@@ -61,7 +62,7 @@ class TorchEvents:
                 device = int(args["device"] if "device" in args else event["pid"])
                 lane = ("", args.get("stream", event["tid"]), True)
             self._rows.extend((
-                self._names.setdefault(event["name"], len(self._names)),
+                self._names.setdefault(str(event["name"]), len(self._names)),
                 self._categories.setdefault(category, len(self._categories)),
                 nanoseconds(event["ts"]),
                 nanoseconds(event.get("dur", 0)),
@@ -72,17 +73,20 @@ class TorchEvents:
                 int(args.get("Sequence number", -1)),
                 int(args.get("Fwd thread id", 0)),
             ))  # fmt: skip
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except BROKEN:
             del self._rows[whole_rows:]
             self._left_out[_BROKEN] += 1
 
     def columns(self, header: Mapping[str, Any]) -> KinetoColumns:
         """The events with ``baseTimeNanoseconds`` added, which may stand after them in the file."""
         rows = np.frombuffer(self._rows, np.int64).reshape(-1, 10)
+        possible = (np.abs(rows[:, 2:4]) < LAST_NS).all(axis=1)
+        self._left_out[_BROKEN] += int((~possible).sum())
+        rows = rows[possible]
         name, category, start, length, device, lane, op_id, correlation, sequence, thread = (
             np.ascontiguousarray(column) for column in rows.T
         )
-        start += int(header.get("baseTimeNanoseconds") or 0)
+        start += self._base_ns(header)
         self._negative = int((length < 0).sum())
         return KinetoColumns(
             name=Labels(name.astype(np.int32), tuple(self._names)),
@@ -97,14 +101,20 @@ class TorchEvents:
             forward_thread=thread,
         )
 
+    def _base_ns(self, header: Mapping[str, Any]) -> int:
+        base = header.get("baseTimeNanoseconds", 0)
+        if not isinstance(base, int) or not 0 <= base < LAST_NS:
+            raise InputError(f"The trace's baseTimeNanoseconds is {base!r}.", "It must be epoch nanoseconds.")
+        return base
+
     def notes(self) -> list[str]:
         """What was left out, and why; complete once the columns were made."""
         notes = []
-        for category, count in self._left_out.most_common():
+        for category, count in (+self._left_out).most_common():
             why = _WHY_LEFT_OUT.get(category, f"events of category {category!r}")
             notes.append(f"Left out: {why} ({count:,}).")
         if self._negative:
-            notes.append(f"{self._negative:,} events have negative durations; they count as calls of 0 s.")
+            notes.append(f"Events with negative durations count as calls of 0 s ({self._negative:,}).")
         return notes
 
     def _lane_words(self) -> tuple[str, ...]:
