@@ -14,6 +14,10 @@ from joulemap.traces import KINDS, EventTrace, Steps
 from joulemap.units import NS_PER_S, fmt_seconds, fmt_share
 
 UNNAMED = "(unnamed)"
+"""The layer of operations that nothing names."""
+
+ACCUMULATION = "(gradient accumulation)"
+"""The layer of backward work that belongs to no forward operation: adding gradients up."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.frameworks.imported import UNNAMED
 from joulemap.labels import Labels
 from joulemap.program import SEPARATOR
 from joulemap.traces import Int64
 
-UNNAMED = "(unnamed)"
 MODEL = "(model)"
-ACCUMULATION = "(gradient accumulation)"
 PROFILER = "(profiler)"
 STEP = "(step)"
 PYTHON = "(python)"

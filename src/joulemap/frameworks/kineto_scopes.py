@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.frameworks.kineto_names import ACCUMULATION, Paths, Role
+from joulemap.frameworks.imported import ACCUMULATION
+from joulemap.frameworks.kineto_names import Paths, Role
 from joulemap.frameworks.nesting import NO_PARENT, Forest
 from joulemap.labels import Labels
 from joulemap.traces import PHASES, Int64, Steps

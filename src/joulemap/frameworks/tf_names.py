@@ -15,13 +15,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from joulemap.frameworks.imported import UNNAMED
+from joulemap.frameworks.imported import ACCUMULATION, UNNAMED
 from joulemap.program import SEPARATOR
 
 CLIPPING = "gradient clipping"
 UPDATE = "(update)"
 OPTIMIZER = "optimizer"
-ACCUMULATION = "(gradient accumulation)"
 RUNTIME = "(runtime)"
 INPUT = "input pipeline"
 
