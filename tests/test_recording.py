@@ -368,6 +368,14 @@ class TestWriting:
             with pytest.raises(InputError, match="cannot name a table"):
                 writer.put_table("../x", pa.table({}))
 
+    def test_what_a_failed_attempt_left_does_not_count(self, tmp_path):
+        with RecordingWriter.create(tmp_path / "r", RecordingInfo()) as writer:
+            for name in ("events.parquet", "events.parquet.tmp", "recording.json.tmp"):
+                (tmp_path / "r" / name).write_bytes(b"half of it")
+            assert len(Recording.open(tmp_path / "r").events()) == 0
+            writer.put_events(some_events())
+        assert len(Recording.open(tmp_path / "r").events()) == 20
+
     def test_shares_are_checked(self):
         nan = float("nan")
         for edges, share in (([0, 1], [1.5]), ([0, 1], [nan]), ([1, 0], [0.5]), ([0, 1], [0.5, 0.5])):
@@ -670,7 +678,7 @@ class TestDamage:
         assert [table for table in TABLES if before[table] != after[table]] == [
             name.split("/")[0].split(".")[0]
         ]
-        assert recording.notes == [f"{tmp_path / 'r' / name} is missing."]
+        assert recording.notes[0] == f"{tmp_path / 'r' / name} is missing."
 
     @pytest.mark.parametrize("name", ["events.arrows", "events.sums"])
     def test_half_of_an_open_table_is_missing(self, tmp_path, name):
@@ -680,6 +688,24 @@ class TestDamage:
         recording = Recording.open(tmp_path / "r", salvage=True)
         assert len(recording.events()) == 0
         assert len(recording.steps()) == 6
+
+    def test_an_open_table_is_missing_altogether(self, tmp_path):
+        write_open(tmp_path / "r")
+        for path in (tmp_path / "r").glob("*/package-0.*"):
+            path.unlink()
+        for path in (tmp_path / "r").glob("events.*"):
+            path.unlink()
+        assert "events.arrows is missing" in damage_message(tmp_path / "r", Recording.events)
+        assert "package-0.arrows is missing" in damage_message(tmp_path / "r", Recording.power)
+        recording = Recording.open(tmp_path / "r", salvage=True)
+        assert [trace.domain for trace in recording.power()] == [DOMAINS[1]]
+        assert len(recording.events()) == 0
+
+    def test_a_domain_without_readings(self, tmp_path):
+        RecordingWriter.create(tmp_path / "r", SOME_INFO).finish()
+        recording = Recording.open(tmp_path / "r")
+        assert recording.power() == []
+        assert recording.notes == [f"{tmp_path / 'r'} has no power of package-0."]
 
     @pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
     def test_recording_json_has_a_backup(self, tmp_path, harm):

@@ -216,7 +216,7 @@ def original(request, tmp_path_factory):
     return Original(request.param(tmp_path_factory.mktemp("original") / "r"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(harm_done=harms())
 def test_any_harm(original, tmp_path_factory, harm_done):
     check_harm(original, tmp_path_factory.mktemp("harmed") / "r", [harm_done])

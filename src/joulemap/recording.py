@@ -189,8 +189,11 @@ def _known(cls: Callable[..., T], content: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True)
 class RecordingInfo:
-    """Everything about a recording that is not in a table. ``extra`` keeps keys that this version does not
-    know; ``files`` lists what is sealed, with the checksums of its parts."""
+    """Everything about a recording that is not in a table.
+
+    ``files`` lists the files that must be there, with the checksums of their parts; those that are still
+    open have none yet. ``extra`` keeps keys that this version does not know.
+    """
 
     command: list[str] = field(default_factory=list)
     source: str = "run"
@@ -284,8 +287,8 @@ def _salvage_info(folder: Path, notes: list[str]) -> RecordingInfo:
     if isinstance(problem, NewerRecording):
         raise problem
     notes.append(
-        f"{folder / BACKUP} cannot be read either: only the tables are left, and of those that were "
-        "sealed not the checksums."
+        f"{folder / BACKUP} cannot be read either: only the tables are left, and those that were sealed "
+        "are read without their checksums."
     )
     sealed = [name for name in _files_of(folder) if name.endswith((tables.PARQUET, PROGRAM))]
     files = {name: list[Part]() for name in sealed if not _is_open(folder / _stem(name))}
@@ -405,6 +408,8 @@ class Recording:
     def _power(self) -> list[PowerTrace]:
         order = {domain.name: number for number, domain in enumerate(self.info.domains)}
         traces = self._read_all(POWER, _read_power)
+        silent = order.keys() - {trace.domain.name for trace in traces}
+        self.notes.extend(f"{self.path} has no power of {name}." for name in sorted(silent))
         return sorted(traces, key=lambda trace: order.get(trace.domain.name, len(order)))
 
     @cached_property
@@ -466,7 +471,8 @@ class Recording:
     def _find(self, name: str, prefix: bool) -> tables.Contents:
         sealed, stem = self.info.files.get(name + tables.PARQUET), self.path / name
         if sealed is None and not _is_open(stem):
-            return tables.Contents()
+            missing = name + tables.ARROWS in self.info.files
+            return tables.Contents(damage=f"{stem}{tables.ARROWS} is missing." if missing else "")
         return tables.read(stem, sealed, prefix)
 
     def _look_again(self) -> bool:
@@ -524,9 +530,13 @@ class RecordingAppender:
         self._tables[name].append(table)
 
     def _check_new(self, name: str) -> None:
-        stem = self.path / name
-        if _is_open(stem) or tables.beside(stem, tables.PARQUET).exists():
-            raise RecordingError(f"{stem} exists already.", "A table is written once, by one process.")
+        if _is_open(self.path / name) or self._is_sealed(name):
+            raise RecordingError(
+                f"{self.path / name} exists already.", "A table is written once, by one process."
+            )
+
+    def _is_sealed(self, name: str) -> bool:
+        return tables.beside(self.path / name, tables.PARQUET).exists()
 
     def close(self) -> None:
         """Let go of the tables; they stay open on disk until the recording is finished."""
@@ -622,11 +632,12 @@ class RecordingWriter(RecordingAppender):
     def _listed(self, files: Mapping[str, list[Part]]) -> dict[str, Any]:
         """The lists of files and of domains once these files are sealed."""
         domains = {domain.name: domain for domain in self.info.domains}
+        before = {name: parts for name, parts in self.info.files.items() if not _now_sealed(name, files)}
         for name in files:
             if name.startswith(f"{POWER}/"):
                 domain = _domain_of(tables.sealed_schema(self.path / _stem(name)))
                 domains[domain.name] = domain
-        return {"files": {**self.info.files, **files}, "domains": list(domains.values())}
+        return {"files": {**before, **files}, "domains": list(domains.values())}
 
     def warn(self, text: str) -> None:
         """Keep a warning for whoever reads the recording."""
@@ -671,7 +682,14 @@ class RecordingWriter(RecordingAppender):
 
     def _append(self, name: str, table: pa.Table, order: Order = "any") -> None:
         self._check_owner()
+        known = name in self._tables
         super()._append(name, table, order)
+        if not known:  # from now on it would be missed
+            self.update(files={**self.info.files, name + tables.ARROWS: []})
+
+    def _is_sealed(self, name: str) -> bool:
+        # A file that is not listed was left by an attempt that failed: it does not count.
+        return name + tables.PARQUET in self.info.files
 
     def _check_owner(self) -> None:
         if self._lock is None:
@@ -697,6 +715,10 @@ class RecordingWriter(RecordingAppender):
         else:
             with suppress(RecordingError):  # the program's own exception is the one to be seen
                 self.finish("interrupted")
+
+
+def _now_sealed(name: str, files: Mapping[str, list[Part]]) -> bool:
+    return name.endswith(tables.ARROWS) and _stem(name) + tables.PARQUET in files
 
 
 def _save(folder: Path, info: RecordingInfo) -> None:
