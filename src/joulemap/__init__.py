@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joulemap.api import account, load
     from joulemap.accounting.attribute import attribute
     from joulemap.accounting.diagram import Diagram, energy_distribution
     from joulemap.accounting.footprint import Footprint
+    from joulemap.api import account, load
     from joulemap.devices import Device, Domain
     from joulemap.errors import JoulemapError
     from joulemap.program import Program, QualifiedName

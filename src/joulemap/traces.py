@@ -123,6 +123,22 @@ class EventTrace:
             step=self.step[rows],
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[EventTrace]) -> EventTrace:
+        """Traces one after the other. Lanes survive only where all parts have them."""
+        lanes = [part.lane for part in parts if part.lane is not None]
+        return cls(
+            name=Labels.joined([part.name for part in parts]),
+            device=Labels.joined([part.device for part in parts]),
+            start_ns=np.concatenate([part.start_ns for part in parts]),
+            end_ns=np.concatenate([part.end_ns for part in parts]),
+            lane=Labels.joined(lanes) if len(lanes) == len(parts) else None,
+            kind=Labels.joined([part.kind for part in parts]),
+            op=Labels.joined([part.op for part in parts]),
+            phase=Labels.joined([part.phase for part in parts]),
+            step=np.concatenate([part.step for part in parts]),
+        )
+
     @property
     def span_ns(self) -> tuple[int, int] | None:
         """From the first start to the last end; None without events."""

@@ -38,7 +38,8 @@ EVERY = "all"
 class Account:
     """One domain's energy beside what its events got: the buckets, in joules and seconds.
 
-    ``baseline_j`` is what a net footprint leaves out; in a gross one it is 0.
+    ``covered_s`` is the time that the domain's events share. ``baseline_j`` is what a net footprint leaves
+    out; in a gross one it is 0.
     """
 
     domain: Domain
@@ -49,10 +50,18 @@ class Account:
     other_processes_j: float
     outside_j: float
     period_s: float
+    covered_s: float = 0.0
     baseline_j: float = 0.0
     step_j: Float64 = field(default_factory=lambda: np.zeros(0))
     step_s: Float64 = field(default_factory=lambda: np.zeros(0))
     idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
+
+    def idle_interval_j(self, block_steps: NDArray[np.int64]) -> tuple[float, float]:
+        """The 95 % interval of the idle energy: its spread over steps, and the meter's resolution."""
+        meter = EDGE_RMS * self.period_s * max(self.idle_j, 0.0) / max(self.covered_s, 1e-9)
+        energy, rms = np.array([self.idle_j]), np.array([meter])
+        low, high = intervals(energy, self.idle_block_j[None, :], block_steps, rms)
+        return float(low[0]), float(high[0])
 
     def step_rms_j(self) -> Float64:
         """What the meter cannot resolve of a step's energy, as an rms."""
@@ -302,11 +311,16 @@ class Footprint:
         return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
 
     def with_meter_resolution(self) -> Footprint:
-        """The meter's part of the uncertainty, from each row's energy and the span it is spread over."""
+        """The meter's part of the uncertainty, from each row's energy and the span it is spread over.
+
+        Rows that are sums over domains keep what they have.
+        """
         period = {account.domain.name: account.period_s for account in self.accounts}
-        periods = np.array([period.get(word, 0.0) for word in self.domain.words] or [0.0])[self.domain.codes]
+        periods = np.array([period.get(word, np.nan) for word in self.domain.words] or [np.nan])
+        periods = periods[self.domain.codes]
         span_s = np.maximum(self.last_ns - self.first_ns, 1) / NS_PER_S
-        return replace(self, meter_rms_j=EDGE_RMS * periods * np.maximum(self.energy_j, 0.0) / span_s)
+        resolution = EDGE_RMS * periods * np.maximum(self.energy_j, 0.0) / span_s
+        return replace(self, meter_rms_j=np.where(np.isnan(periods), self.meter_rms_j, resolution))
 
 
 _LABELS = ("name", "op", "phase", "device", "domain")

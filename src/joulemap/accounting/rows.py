@@ -146,6 +146,7 @@ def domain_footprint(
         other_processes_j=supply.other_processes_j,
         outside_j=supply.outside_j,
         period_s=supply.period_s,
+        covered_s=float(supply.seconds.amount.sum() + supply.untraced_s.sum()),
         step_j=in_step_j + supply.untraced_j,
         step_s=in_step_s + supply.untraced_s,
         idle_block_j=step_of.by_block(idle_j * (1 + extra.energy)),

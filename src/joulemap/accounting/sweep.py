@@ -232,7 +232,7 @@ def _longest_first(row: Int64, actors: Actors) -> Int64:
     events = row[together]
     ordered = row.copy()
     ordered[together] = events[np.lexsort((-actors.end_ns[events], start[together]))]
-    return ordered
+    return np.asarray(ordered)
 
 
 def _start_order(start_ns: Int64) -> Int64 | None:

@@ -28,6 +28,7 @@ _OPTIONS = (
         "--depth", type=click.IntRange(1), metavar="N", help="How deep to go into modules; 3 by default."
     ),
     click.option("--top", type=click.IntRange(1), metavar="N", help="Only the N largest, at each level."),
+    click.option("--all", "everything", is_flag=True, help="Show modules below 0.2 % too."),
     click.option(
         "--summarised", is_flag=True, help="Merge self-similar blocks: layer_0 … layer_11 into layer_*."
     ),
@@ -79,6 +80,7 @@ def show(
     by: By,
     depth: int | None,
     top: int | None,
+    everything: bool,
     summarised: bool,
     names: Sequence[str],
     power: bool,
@@ -95,7 +97,7 @@ def show(
 
     footprint = account(recording, rule)
     baseline_w = _baseline(recording, footprint, baseline) if net or baseline else None
-    question = Question(by, depth, top, summarised, tuple(names), power, baseline_w)
+    question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w)
     if as_json:
         print_json(to_json(footprint, question))
     elif as_csv:

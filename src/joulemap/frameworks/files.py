@@ -12,7 +12,7 @@ import numpy as np
 
 from joulemap.errors import InputError
 from joulemap.frameworks.chrome import ChromeTrace, Event, arguments
-from joulemap.frameworks.imported import ImportedTrace, describe, joined_events
+from joulemap.frameworks.imported import ImportedTrace, describe
 from joulemap.frameworks.kineto import KinetoTrace, trace_of
 from joulemap.frameworks.tf_timeline import COMPUTE, TimelineFiles
 from joulemap.frameworks.torch_chrome import CATEGORIES, TorchEvents
@@ -90,7 +90,7 @@ def _read_torch(files: Sequence[_Opened]) -> ImportedTrace:
         notes += [*collected.notes(), *read[-1].notes]
     read.sort(key=lambda part: int(part.events.start_ns.min()) if len(part.events) else 0)
     steps = _following_steps(read)
-    return ImportedTrace(joined_events(list(_renumbered(read))), steps, Program(), TORCH, notes)
+    return ImportedTrace(EventTrace.joined(list(_renumbered(read))), steps, Program(), TORCH, notes)
 
 
 def _renumbered(parts: Sequence[KinetoTrace]) -> Iterator[EventTrace]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import numpy as np
 
-from joulemap.labels import Labels
 from joulemap.program import Program
 from joulemap.traces import KINDS, EventTrace, Steps
 from joulemap.units import NS_PER_S, fmt_seconds, fmt_share
@@ -29,30 +27,6 @@ class ImportedTrace:
     program: Program
     framework: str
     notes: list[str] = field(default_factory=list)
-
-
-def joined_labels(parts: Sequence[Labels]) -> Labels:
-    """Label columns one after the other, each word stored once."""
-    words = [word for part in parts for word in part.words]
-    sizes = np.cumsum([0, *(len(part.words) for part in parts)])
-    codes = [part.codes + size for part, size in zip(parts, sizes.tolist(), strict=False)]
-    return Labels(np.concatenate(codes).astype(np.int32), tuple(words)).mapped(words)
-
-
-def joined_events(parts: Sequence[EventTrace]) -> EventTrace:
-    """Event traces one after the other. Lanes survive only where all parts have them."""
-    lanes = [part.lane for part in parts if part.lane is not None]
-    return EventTrace(
-        name=joined_labels([part.name for part in parts]),
-        device=joined_labels([part.device for part in parts]),
-        start_ns=np.concatenate([part.start_ns for part in parts]),
-        end_ns=np.concatenate([part.end_ns for part in parts]),
-        lane=joined_labels(lanes) if len(lanes) == len(parts) else None,
-        kind=Labels(np.concatenate([part.kind.codes for part in parts]), parts[0].kind.words),
-        op=joined_labels([part.op for part in parts]),
-        phase=Labels(np.concatenate([part.phase.codes for part in parts]), parts[0].phase.words),
-        step=np.concatenate([part.step for part in parts]),
-    )
 
 
 def describe(events: EventTrace, steps: Steps) -> list[str]:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.frameworks import kineto_names as names
-from joulemap.frameworks.imported import joined_events, joined_labels
 from joulemap.frameworks.kineto_names import Paths, Role
 from joulemap.frameworks.kineto_scopes import NONE, OTHER, Calls, scopes
 from joulemap.frameworks.nesting import Forest
@@ -84,7 +83,7 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
     host = _Host(columns.take(on_host), roles[on_host])
     kernels = columns.take(roles == Role.KERNEL)
     origin = _origins(kernels, host)
-    events = joined_events([host.events(), _kernel_events(kernels, host, origin)])
+    events = EventTrace.joined([host.events(), _kernel_events(kernels, host, origin)])
     return KinetoTrace(events, host.steps, (*_notes(columns, roles), *_graph_notes(host, origin)))
 
 
@@ -189,7 +188,7 @@ def _at(values: NDArray[np.integer], rows: Int64) -> Int64:
 
 def _replaced(labels: Labels, rows: Int64, by: Labels) -> Labels:
     """The labels with those of some rows exchanged."""
-    both = joined_labels([labels, by])
+    both = Labels.joined([labels, by])
     codes = both.codes[: len(labels)].copy()
     codes[rows] = both.codes[len(labels) :]
     return Labels(codes, both.words)

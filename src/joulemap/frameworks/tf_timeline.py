@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from joulemap.errors import InputError
 from joulemap.frameworks.chrome import BROKEN, LAST_NS, Event, arguments, nanoseconds
-from joulemap.frameworks.imported import ImportedTrace, joined_events
+from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.tf_names import RUNTIME, Node, input_name, qualified_names
 from joulemap.labels import Labels
 from joulemap.program import Program
@@ -131,7 +131,7 @@ class TimelineFiles:
         )
         repeats = sum(len(file.rows) for file in files) - sum(len(part) for part in parts)
         return ImportedTrace(
-            joined_events(parts),
+            EventTrace.joined(parts),
             _steps(files, parts),
             Program.of(operations, edges),
             "tensorflow",

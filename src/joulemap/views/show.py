@@ -5,20 +5,25 @@ Computing comes first and rendering last, so that tests compare values and every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import Account, Footprint
-from joulemap.accounting.tree import Node, Tree
+from joulemap.accounting.tree import OWN, Node
 from joulemap.errors import InputError
 from joulemap.labels import Labels
 from joulemap.program import SEPARATOR
+from joulemap.traces import PHASES
 
 FORMAT = 1
 """The version of ``show --json``."""
+
+SMALL = 0.002
+"""Modules below this share are shown together, unless everything is asked for."""
 
 By = Literal["module", "op", "phase", "device", "step"]
 BYS: tuple[By, ...] = ("module", "op", "phase", "device", "step")
@@ -34,12 +39,13 @@ class Question:
     summarised: bool = False
     rules: Sequence[str] = ()
     power: bool = False
+    everything: bool = False
     baseline_w: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table. ``share`` is of the attributed energy; None is unknown, 0 is measured."""
+    """One line of a table. ``share`` is of what the program drew, idle included; None is unknown."""
 
     label: str
     path: str
@@ -67,11 +73,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A table's lines, and what stands beside them."""
+    """A table's lines, those of idle, and what stands beside them."""
 
     question: Question
     footprint: Footprint
     lines: tuple[Line, ...]
+    idle: tuple[Line, ...]
     phases: tuple[str, ...]
 
 
@@ -79,10 +86,11 @@ def answer(footprint: Footprint, question: Question) -> Answer:
     """Turn a footprint into the lines that were asked for."""
     footprint = prepared(footprint, question)
     make = _LINES[question.by]
+    idle = () if question.by == "step" else tuple(_idle_lines(footprint))
     phases = tuple(
         phase for phase in footprint.phase.words if (footprint.where(phase=phase).energy_j > 0).any()
     )
-    return Answer(question, footprint, tuple(make(footprint, question)), phases)
+    return Answer(question, footprint, tuple(make(footprint, question)), idle, phases)
 
 
 def prepared(footprint: Footprint, question: Question) -> Footprint:
@@ -161,27 +169,93 @@ def _grouped(footprint: Footprint, by: By) -> Footprint:
 
 
 def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
-    tree = footprint.tree()
     depth = question.depth or (3 if question.top is None else None)
-    lines: list[Line] = []
-    for child in _ordered(tree.children, question):
-        _add_branch(lines, tree, child, 0, depth, question)
-    return lines
+    outline = _Outline(footprint, question, depth, _drawn(footprint))
+    return list(outline.level(footprint.tree().children, 0))
 
 
-def _add_branch(
-    lines: list[Line], tree: Tree, node: Node, level: int, depth: int | None, question: Question
-) -> None:
-    name, node = _without_single_children(node)
-    lines.append(_line(node, name, level, tree.energy_j))
-    if depth is not None and level + 1 >= depth:
-        return
-    children = _ordered(node.children, question)
-    shown = children[: question.top] if question.top else children
-    for child in shown:
-        _add_branch(lines, tree, child, level + 1, depth, question)
-    if len(children) > len(shown):
-        lines.append(_rest(children[len(shown) :], level + 1, tree.energy_j, node.path))
+def _drawn(footprint: Footprint) -> float:
+    """What the program drew while it was recorded: the whole that shares are of."""
+    return footprint.attributed_j + footprint.idle_j
+
+
+def _idle_lines(footprint: Footprint) -> Iterator[Line]:
+    """Each device's idle energy, and where steps are known, how much of it was waiting inside them."""
+    total = _drawn(footprint)
+    for account in footprint.accounts:
+        if not account.idle_j:
+            continue
+        low, high = account.idle_interval_j(footprint.block_steps)
+        yield _idle_line(f"{account.domain.name} idle", 0, account.idle_j, low, high, total, account.idle_s)
+        outside = account.idle_outside_steps_j
+        if len(account.step_j) and SMALL * total < outside < account.idle_j:
+            half = (high - low) / 2
+            waiting = account.idle_j - outside
+            yield _idle_line(
+                "waiting inside steps", 1, waiting, max(waiting - half, 0), waiting + half, total
+            )
+            yield _idle_line("outside any step", 1, outside, max(outside - half, 0), outside + half, total)
+
+
+def _idle_line(
+    label: str,
+    depth: int,
+    energy_j: float,
+    low_j: float,
+    high_j: float,
+    total_j: float,
+    idle_s: float | None = None,
+) -> Line:
+    share = energy_j / total_j if total_j else 0.0
+    return Line(label, "", depth, energy_j, low_j, high_j, share, idle_s, None, provenance="measured")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """The tree of modules as lines: as deep and as many as were asked for, the rest in one line."""
+
+    footprint: Footprint
+    question: Question
+    depth: int | None
+    total_j: float
+
+    def level(self, nodes: Sequence[Node], level: int) -> Iterator[Line]:
+        """Siblings and what is inside them."""
+        ordered = _ordered(nodes, self.question)
+        if self.question.top:
+            shown, rest = ordered[: self.question.top], ordered[self.question.top :]
+        else:
+            least = 0.0 if self.question.everything else SMALL * self.total_j
+            shown = [node for node in ordered if node.energy_j >= least]
+            rest = [node for node in ordered if node.energy_j < least]
+        if len(rest) == 1:
+            shown, rest = shown + rest, []
+        for node in shown:
+            yield from self._branch(node, level)
+        if rest:
+            yield self._rest(rest, level)
+
+    def _branch(self, node: Node, level: int) -> Iterator[Line]:
+        name, node = _without_single_children(node)
+        yield _line(node, name, level, self.total_j)
+        if self.depth is None or level + 1 < self.depth:
+            yield from self.level(node.children, level + 1)
+
+    def _rest(self, nodes: Sequence[Node], level: int) -> Line:
+        """What is left out, added up, so that the shares still do."""
+        rows = self.footprint.take(_rows_of(self.footprint, nodes))
+        (node,) = rows.rollup(Labels.of("rest", len(rows)), keep=()).tree().children
+        phases = {phase: sum(node.phases.get(phase, 0.0) for node in nodes) for phase in PHASES}
+        line = _line(node, f"{len(nodes)} more", level, self.total_j)
+        return replace(line, path="", phases=phases, more=len(nodes))
+
+
+def _rows_of(footprint: Footprint, nodes: Sequence[Node]) -> NDArray[np.bool_]:
+    """The rows that make up some nodes; a module's own rows are those with just its name."""
+    names = {node.path for node in nodes}
+    inside = tuple(node.path + SEPARATOR for node in nodes if node.name != OWN)
+    chosen = [word in names or word.startswith(inside) for word in footprint.name.words]
+    return np.array(chosen or [False])[footprint.name.codes]
 
 
 def _without_single_children(node: Node) -> tuple[str, Node]:
@@ -229,32 +303,9 @@ def _line(node: Node, label: str, depth: int, total_j: float) -> Line:
     )
 
 
-def _rest(nodes: Sequence[Node], depth: int, total_j: float, path: str) -> Line:
-    """What ``--top`` leaves out, in one line, so that the shares still add up."""
-    energy = sum(node.energy_j for node in nodes)
-    half = float(np.hypot.reduce([node.half_width_j for node in nodes]))
-    phases: dict[str, float] = {}
-    for node in nodes:
-        for phase, joules in node.phases.items():
-            phases[phase] = phases.get(phase, 0.0) + joules
-    return Line(
-        label=f"{len(nodes)} more",
-        path=path,
-        depth=depth,
-        energy_j=energy,
-        low_j=max(energy - half, 0.0),
-        high_j=energy + half,
-        share=energy / total_j if total_j else 0.0,
-        active_s=sum(node.active_s for node in nodes),
-        calls=sum(node.calls for node in nodes),
-        phases=phases,
-        more=len(nodes),
-    )
-
-
 def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
     rows = _grouped(footprint, question.by)
-    total = footprint.attributed_j
+    total = _drawn(footprint)
     phases = _phases(footprint, question.by)
     lines = [
         Line(

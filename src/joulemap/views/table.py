@@ -57,9 +57,10 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     if with_times:
         for name in ("power", "time", "calls"):
             table.add_column(name, justify="right", no_wrap=True)
-    tree = _branches(answer.lines) if people else ["  " * line.depth for line in answer.lines]
-    largest = max((line.share for line in answer.lines), default=0.0)
-    for prefix, line in zip(tree, answer.lines, strict=True):
+    lines = (*answer.lines, *answer.idle)
+    tree = _branches(lines) if people else ["  " * line.depth for line in lines]
+    largest = max((line.share for line in lines), default=0.0)
+    for prefix, line in zip(tree, lines, strict=True):
         cells: list[Text | str] = [
             _label(prefix, line),
             fmt_pm(line.energy_j, "J", line.half_width_j),
@@ -84,10 +85,9 @@ def _joules(energy_j: float | None) -> str:
 
 
 def _times(line: Line) -> list[str]:
-    if line.active_s is None or line.calls is None:
-        return ["", "", ""]
     power = "" if line.power_w is None else fmt(line.power_w, "W")
-    return [power, fmt_seconds(line.active_s), f"{line.calls:,}"]
+    time = "" if line.active_s is None else fmt_seconds(line.active_s)
+    return [power, time, "" if line.calls is None else f"{line.calls:,}"]
 
 
 def _bar(part: float, share: float) -> Text:
@@ -135,31 +135,23 @@ def _account(account: Account) -> Text:
         detail for detail in (domain.sensor, f"updates every {fmt_seconds(account.period_s)}") if detail
     ]
     line.append(f" ({', '.join(details)})", "dim")
-    if account.idle_j:
-        line.append(f"; idle {fmt(account.idle_j, 'J')}")
-        if account.measured_j:
-            line.append(f" = {fmt_share(account.idle_j / account.measured_j)}")
-    if account.idle_outside_steps_j > 0.005 * account.idle_j:
-        waiting = account.idle_j - account.idle_outside_steps_j
-        line.append(
-            f": {fmt(waiting, 'J')} waiting inside steps, "
-            f"{fmt(account.idle_outside_steps_j, 'J')} outside any step"
-        )
     return line
 
 
 def _footnotes(answer: Answer) -> list[str]:
     notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
-    if any(not line.spread for line in answer.lines) and answer.question.by != "step":
-        lone = sum(not line.spread for line in answer.lines)
+    lone = sum(not line.spread for line in answer.lines)
+    if lone and answer.question.by != "step":
         notes.append(
             f"{lone} of {len(answer.lines)} lines were seen in one step only: their spread is not known."
         )
     words = {line.provenance for line in answer.lines if not line.more}
+    periods = [account.period_s for account in answer.footprint.accounts if account.period_s]
+    update = f" (within one update, {fmt_seconds(max(periods))}, all get the same power)" if periods else ""
     meaning = {
-        "apportioned": "apportioned: measured by the meter, shared out by time",
-        "calibrated": "calibrated: measured by the meter, shared out by each operation's own energy",
-        "projected": "projected: measured in every step, shared out as in the traced steps",
-        "estimated": "estimated: no meter could be read",
+        "apportioned": f"apportioned: measured by the meter, shared out by time{update}.",
+        "calibrated": "calibrated: measured by the meter, shared out by each operation's own energy.",
+        "projected": "projected: measured in every step, shared out as in the traced steps.",
+        "estimated": "estimated: no meter could be read.",
     }
-    return notes + [meaning[word] + "." for word in meaning if word in words]
+    return notes + [meaning[word] for word in meaning if word in words]
