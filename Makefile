@@ -38,7 +38,7 @@ bench: $(READY)  ## Measure speed and memory; the table goes to benchmarks/resul
 	$(BIN)/python benchmarks/run.py
 
 docs: $(READY)  ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## Remove everything that was built
 	rm -rf $(VENV) site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,6 +3,8 @@
 Times are a few dozen nanoseconds, so that ties, touching borders and zero lengths are common.
 """
 
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from joulemap.devices import Domain
@@ -36,12 +38,11 @@ def events(
 
 @st.composite
 def power(draw, domain=None):
-    domain = domain or Domain("gpu", "GPU:0")
-    edges = sorted(draw(st.lists(st.integers(0, HORIZON), min_size=2, max_size=6, unique=True)))
-    energy = draw(
-        st.lists(st.just(0.0) | st.floats(1e-6, 1e4), min_size=len(edges) - 1, max_size=len(edges) - 1)
-    )
-    return PowerTrace(domain, edges, energy)
+    """A few intervals, some of them without length (and then without energy)."""
+    edges = sorted(draw(st.lists(st.integers(0, HORIZON), min_size=2, max_size=6)))
+    joules = st.just(0.0) | st.floats(1e-6, 1e4)
+    energy = [draw(joules) if end > start else 0.0 for start, end in pairwise(edges)]
+    return PowerTrace(domain or Domain("gpu", "GPU:0"), edges, energy)
 
 
 @st.composite

@@ -147,6 +147,13 @@ def test_packages_and_their_memory_both_go_to_cpu_events():
     assert "core-0 is part of package-0" in footprint.warnings[0]
 
 
+def test_an_event_that_may_run_on_any_socket_draws_from_all():
+    traces = [one_watt(10, Domain(f"package-{socket}", f"CPU:{socket}")) for socket in (0, 1)]
+    footprint = attribute(trace(("a", 0, 4), device="CPU"), traces)
+    assert by_name(footprint) == pytest.approx({"a": 8})
+    assert footprint.idle_j == pytest.approx(12)
+
+
 def test_outside_the_recording_and_other_processes_are_buckets():
     shares = {"cpu": ProcessShares.from_columns("cpu", [0, 10 * S, 20 * S], [1.0, 0.25])}
     footprint = attribute(

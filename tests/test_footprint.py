@@ -91,6 +91,15 @@ def test_net_is_above_the_baseline_and_still_adds_up():
         footprint.net({})
 
 
+def test_net_keeps_the_uncertainty_of_gross():
+    events, power, steps = training(noise=0.3)
+    gross = attribute(events, power, steps=steps).rollup(keep=())
+    net = attribute(events, power, steps=steps).net({"GPU:0": 90.0}).rollup(keep=())
+    assert (net.high_j - net.energy_j).tolist() == pytest.approx((gross.high_j - gross.energy_j).tolist())
+    below = attribute(events, power, steps=steps).net({"GPU:0": 500.0})
+    assert (below.low_j < below.energy_j).all()
+
+
 def test_net_of_projected_steps_adds_up():
     traced = [True, True, False, False] * 5
     events, power, steps = training(traced=traced)
@@ -104,13 +113,18 @@ def test_the_baseline_is_read_off_quiet_intervals():
     watts = np.full(40, 80.0)
     watts[10:20] = 500.0
     watts[20] = 200.0  # the sensor lags
+    watts[35:] = 600.0  # another program, after ours was recorded
+    power = PowerTrace(GPU, edges, watts)
     events = EventTrace.from_columns(name=["k"], device="GPU:0", start_ns=[10 * S], end_ns=[20 * S])
-    baseline = quiet_baseline(PowerTrace(GPU, edges, watts), events)
+    baseline = quiet_baseline(power, events, window_ns=(0, 35 * S))
     assert baseline is not None
     assert baseline.power_w == pytest.approx(80)
-    assert baseline.seconds == pytest.approx(28)
+    assert baseline.seconds == pytest.approx(9 + 13)
+    assert quiet_baseline(power, events) is None
+    untraced = Steps.from_columns(start_ns=[0, 22 * S], end_ns=[10 * S, 40 * S], traced=False)
+    assert quiet_baseline(power, events, untraced, (0, 40 * S)) is None
     busy = EventTrace.from_columns(name=["k"], device="GPU:0", start_ns=[0], end_ns=[40 * S])
-    assert quiet_baseline(PowerTrace(GPU, edges, watts), busy) is None
+    assert quiet_baseline(power, busy) is None
 
 
 def test_the_tree_nests_and_prints():

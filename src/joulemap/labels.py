@@ -90,6 +90,13 @@ class Labels:
         """The code of a word, or -1 when it does not occur in the vocabulary."""
         return self.words.index(word) if word in self.words else -1
 
+    def used(self) -> Labels:
+        """The same column with only the words that occur in it."""
+        present = np.zeros(len(self.words), bool)
+        present[self.codes] = True
+        codes = (np.cumsum(present) - 1).astype(np.int32)[self.codes]
+        return Labels(codes, tuple(word for word, here in zip(self.words, present, strict=True) if here))
+
     def mapped(self, words: Sequence[str]) -> Labels:
         """The same column with every word replaced (``words[i]`` for ``self.words[i]``), merged anew."""
         distinct = {word: code for code, word in enumerate(dict.fromkeys(words))}

@@ -48,7 +48,7 @@ def fmt(value: float, unit: str, half_width: float | None = None, digits: int = 
         return f"0 {unit}"
     prefix, factor = scale_for(max(abs(value), half_width or 0.0))
     scaled = value / factor
-    if half_width:
+    if half_width and half_width > 0:
         places = min(decimals_known(half_width / factor), 6)
     else:
         rounded = float(f"{scaled:.{digits - 1}e}")
@@ -59,7 +59,7 @@ def fmt(value: float, unit: str, half_width: float | None = None, digits: int = 
 
 def fmt_pm(value: float, unit: str, half_width: float | None) -> str:
     """``'812.3 ± 9.1 J'``, value and uncertainty in one unit and to the same place."""
-    if not half_width:
+    if half_width is None or half_width <= 0:
         return fmt(value, unit)
     prefix, factor = scale_for(max(abs(value), half_width))
     places = min(decimals_known(half_width / factor), 6)

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import Account, Footprint
 from joulemap.devices import Device
 from joulemap.errors import InputError
-from joulemap.traces import EventTrace, Int64, PowerTrace
+from joulemap.traces import EventTrace, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S
 
 FEWEST_INTERVALS = 5
@@ -31,27 +32,47 @@ class Baseline:
     seconds: float
 
 
-def quiet_baseline(power: PowerTrace, events: EventTrace) -> Baseline | None:
+def quiet_baseline(
+    power: PowerTrace,
+    events: EventTrace,
+    steps: Steps | None = None,
+    window_ns: tuple[int, int] | None = None,
+) -> Baseline | None:
     """The median power of the intervals in which nothing ran on the domain's device, and one interval
-    away from any event, since sensors lag. None where the recording has too few of them."""
-    device = Device.parse(power.domain.device)
-    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
-    mine = here[events.device.codes]
-    quiet = ~_touched(power.edges_ns, events.start_ns[mine], events.end_ns[mine])
-    near = (
-        np.concatenate(([False], ~quiet[:-1])) | np.concatenate((~quiet[1:], [False]))
-        if len(quiet)
-        else quiet
-    )
-    readings = power.power_w[quiet & ~near & ~power.gap]
+    away from any event, since sensors lag. None where the recording has too few of them.
+
+    Only time that was traced can be known to be quiet: not what lies outside the window (by default, the
+    span of the events), nor steps that were only metered.
+    """
+    quiet = _quiet(power, events, steps, window_ns or events.span_ns)
+    readings = power.power_w[quiet]
     if len(readings) < FEWEST_INTERVALS:
         return None
     error = 1.2533 * readings.std(ddof=1) / len(readings) ** 0.5
     middle = float(np.median(readings))
-    seconds = float(np.diff(power.edges_ns)[quiet & ~near & ~power.gap].sum()) / NS_PER_S
+    seconds = float(np.diff(power.edges_ns)[quiet].sum()) / NS_PER_S
     return Baseline(
         power.domain.name, middle, max(middle - 1.96 * error, 0.0), middle + 1.96 * error, seconds
     )
+
+
+def _quiet(
+    power: PowerTrace, events: EventTrace, steps: Steps | None, window_ns: tuple[int, int] | None
+) -> NDArray[np.bool_]:
+    device = Device.parse(power.domain.device)
+    here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
+    mine = here[events.device.codes]
+    start, end = events.start_ns[mine], events.end_ns[mine]
+    if steps is not None:
+        start = np.concatenate((start, steps.start_ns[~steps.traced]))
+        end = np.concatenate((end, steps.end_ns[~steps.traced]))
+    busy = _touched(power.edges_ns, start, end) | power.gap
+    if window_ns is not None:
+        busy |= (power.edges_ns[:-1] < window_ns[0]) | (power.edges_ns[1:] > window_ns[1])
+    near: NDArray[np.bool_] = busy.copy()
+    near[1:] |= busy[:-1]
+    near[:-1] |= busy[1:]
+    return np.logical_not(near)
 
 
 def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Footprint:
@@ -75,7 +96,7 @@ def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Foot
         footprint,
         energy_j=footprint.energy_j - baseline_j,
         projected_j=footprint.projected_j * kept,
-        block_j=footprint.block_j * kept[:, None],
+        baseline_j=baseline_j,
         accounts=accounts,
     ).check()
 
@@ -91,7 +112,7 @@ def _net_account(footprint: Footprint, account: Account, baseline_w: Mapping[str
     )
 
 
-def _touched(edges: Int64, start: Int64, end: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _touched(edges: Int64, start: Int64, end: Int64) -> NDArray[np.bool_]:
     """Whether any event overlaps each interval: more have started before its end than ended by its start."""
     started = np.searchsorted(np.sort(start), edges[1:], side="left")
     ended = np.searchsorted(np.sort(end), edges[:-1], side="right")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from joulemap.accounting.footprint import Footprint
-from joulemap.accounting.tree import OWN, Node
+from joulemap.accounting.tree import Node
 from joulemap.errors import InputError
 from joulemap.program import SEPARATOR, Program, split
 
@@ -92,7 +92,7 @@ def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str
     boxes = tuple(
         Box(
             name=node.name,
-            path=node.path if node.name != OWN else f"{node.path}{SEPARATOR}{OWN}",
+            path=node.path,
             energy_j=node.energy_j,
             low_j=node.low_j,
             high_j=node.high_j,

@@ -58,7 +58,8 @@ class Account:
 
     def idle_interval_j(self, block_steps: NDArray[np.int64]) -> tuple[float, float]:
         """The 95 % interval of the idle energy: its spread over steps, and the meter's resolution."""
-        meter = EDGE_RMS * self.period_s * max(self.idle_j, 0.0) / max(self.covered_s, 1e-9)
+        gross_j = self.idle_j + (self.baseline_j * self.idle_s / self.covered_s if self.covered_s else 0.0)
+        meter = EDGE_RMS * self.period_s * max(gross_j, 0.0) / max(self.covered_s, 1e-9)
         energy, rms = np.array([self.idle_j]), np.array([meter])
         low, high = intervals(energy, self.idle_block_j[None, :], block_steps, rms)
         return float(low[0]), float(high[0])
@@ -74,7 +75,8 @@ class Footprint:
 
     ``share_s`` is the part of the domain's time that fell to the row (it divides a second between what
     is active in it), ``active_s`` the time its executions took, ``projected_j`` the part of its energy
-    that comes from untraced steps, ``block_j`` its energy by block of steps.
+    that comes from untraced steps, ``block_j`` its gross energy by block of steps, ``baseline_j`` what a net
+    footprint has taken off.
     """
 
     name: Labels
@@ -84,6 +86,7 @@ class Footprint:
     domain: Labels
     energy_j: Float64
     projected_j: Float64
+    baseline_j: Float64
     share_s: Float64
     active_s: Float64
     calls: Float64
@@ -277,7 +280,8 @@ class Footprint:
     def take(self, rows: NDArray[np.bool_]) -> Footprint:
         """Some of the rows; the accounts stay those of all."""
         columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", "meter_rms_j")
-        return replace(self, **{column: getattr(self, column)[rows] for column in columns})
+        taken = {column: getattr(self, column)[rows] for column in columns}
+        return replace(self, **taken | {"name": taken["name"].used(), "op": taken["op"].used()})
 
     def _kept(self, keep: Sequence[str]) -> dict[str, Labels | None]:
         """The label columns to keep, and None for those to sum over."""
@@ -319,9 +323,10 @@ class Footprint:
         periods = np.array([period.get(word, np.nan) for word in self.domain.words] or [np.nan])
         periods = periods[self.domain.codes]
         span_s = np.maximum(self.last_ns - self.first_ns, 1) / NS_PER_S
-        resolution = EDGE_RMS * periods * np.maximum(self.energy_j, 0.0) / span_s
+        gross_j = np.maximum(self.energy_j + self.baseline_j, 0.0)
+        resolution = EDGE_RMS * periods * gross_j / span_s
         return replace(self, meter_rms_j=np.where(np.isnan(periods), self.meter_rms_j, resolution))
 
 
 _LABELS = ("name", "op", "phase", "device", "domain")
-_SUMMED = ("energy_j", "projected_j", "share_s", "active_s", "calls", "block_j")
+_SUMMED = ("energy_j", "projected_j", "baseline_j", "share_s", "active_s", "calls", "block_j")

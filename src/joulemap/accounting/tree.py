@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulemap.accounting.footprint import Footprint
-from joulemap.program import SEPARATOR, split
+from joulemap.program import SEPARATOR, leaf, split
 from joulemap.units import fmt_pm, fmt_share
 
 if TYPE_CHECKING:
@@ -76,15 +76,24 @@ class Tree:
 
 def build_tree(footprint: Footprint, depth: int | None = None) -> Tree:
     """Nest the rows by their names, down to ``depth``."""
+    footprint = _with_own_children(footprint)
     deepest = max((len(split(word)) for word in footprint.name.words), default=0)
-    nodes: dict[str, dict[str, Node]] = {}
+    nodes: dict[str, list[Node]] = {}
     for level in range(min(depth or deepest, deepest), 0, -1):
         nodes = _level(footprint, level, nodes)
-    children = _sorted(nodes.get("", {}))
-    return Tree(children, footprint.attributed_j)
+    return Tree(_sorted(nodes.get("", [])), footprint.attributed_j)
 
 
-def _level(footprint: Footprint, level: int, below: dict[str, dict[str, Node]]) -> dict[str, dict[str, Node]]:
+def _with_own_children(footprint: Footprint) -> Footprint:
+    """Rows that bear the name of a module with children become a child of it: only leaves have rows."""
+    modules = {
+        SEPARATOR.join(part[:end]) for part in map(split, footprint.name.words) for end in range(1, len(part))
+    }
+    names = [f"{word}{SEPARATOR}{OWN}" if word in modules else word for word in footprint.name.words]
+    return replace(footprint, name=footprint.name.mapped(names))
+
+
+def _level(footprint: Footprint, level: int, below: dict[str, list[Node]]) -> dict[str, list[Node]]:
     """The nodes with so many name parts, by the path of the module around them."""
     parts = [split(word) for word in footprint.name.words]
     cut = footprint.name.mapped([SEPARATOR.join(part[:level]) for part in parts])
@@ -94,23 +103,18 @@ def _level(footprint: Footprint, level: int, below: dict[str, dict[str, Node]]) 
     by_phase: dict[str, dict[str, float]] = {}
     for path, phase, energy in zip(phases.name, phases.phase, phases.energy_j.tolist(), strict=True):
         by_phase.setdefault(path, {})[phase] = energy
-    found: dict[str, dict[str, Node]] = {}
+    found: dict[str, list[Node]] = {}
     for row, path in enumerate(total.name):
-        above, _, name = path.rpartition(SEPARATOR)
-        node = _node(total, row, name, path, by_phase[path], below.get(path, {}))
-        found.setdefault(above, {})[name] = node
+        above = path.rpartition(SEPARATOR)[0]
+        found.setdefault(above, []).append(_node(total, row, path, by_phase[path], below.get(path, [])))
     return found
 
 
-def _node(
-    rows: Footprint, row: int, name: str, path: str, phases: dict[str, float], children: dict[str, Node]
-) -> Node:
-    energy = float(rows.energy_j[row])
-    inside = sum(child.energy_j for child in children.values())
-    node = Node(
-        name=name,
+def _node(rows: Footprint, row: int, path: str, phases: dict[str, float], children: list[Node]) -> Node:
+    return Node(
+        name=leaf(path),
         path=path,
-        energy_j=energy,
+        energy_j=float(rows.energy_j[row]),
         low_j=float(rows.low_j[row]),
         high_j=float(rows.high_j[row]),
         active_s=float(rows.active_s[row]),
@@ -118,39 +122,9 @@ def _node(
         phases=phases,
         provenance=rows.provenance[row],
         spread=bool(rows.has_spread[row]),
-    )
-    if not children:
-        return node
-    if energy - inside > 1e-9 * energy:
-        children = {**children, OWN: _own(node, children)}
-    return _with_children(node, _sorted(children))
-
-
-def _own(node: Node, children: dict[str, Node]) -> Node:
-    """What is the module's own, found as the rest; the width of its interval is the module's."""
-    rest = node.energy_j - sum(child.energy_j for child in children.values())
-    phases = {
-        phase: energy - sum(child.phases.get(phase, 0.0) for child in children.values())
-        for phase, energy in node.phases.items()
-    }
-    return Node(
-        name=OWN,
-        path=node.path,
-        energy_j=rest,
-        low_j=max(rest - node.half_width_j, 0.0),
-        high_j=rest + node.half_width_j,
-        active_s=max(node.active_s - sum(child.active_s for child in children.values()), 0.0),
-        calls=node.calls - sum(child.calls for child in children.values()),
-        phases=phases,
-        provenance=node.provenance,
-        spread=node.spread,
+        children=_sorted(children),
     )
 
 
-def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
-    fields = {field: getattr(node, field) for field in Node.__slots__ if field != "children"}
-    return Node(**fields, children=children)
-
-
-def _sorted(nodes: dict[str, Node]) -> tuple[Node, ...]:
-    return tuple(sorted(nodes.values(), key=lambda node: -node.energy_j))
+def _sorted(nodes: list[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=lambda node: -node.energy_j))

@@ -56,12 +56,14 @@ def intervals(
 ) -> tuple[Float64, Float64]:
     """The 95 % interval ``(low_j, high_j)`` of each row.
 
-    ``block_j[r, b]`` is what row ``r`` got in block ``b``; what is not in any block has no spread.
+    ``block_j[r, b]`` is what row ``r`` got in block ``b``, be it gross: only its spread is used. What is not
+    in any block has none.
     """
     below, above = _bootstrap(block_j, block_steps)
     meter = _NORMAL_975 * meter_rms_j
     low = energy_j - np.hypot(below, meter)
-    return np.maximum(low, 0.0), energy_j + np.hypot(above, meter)
+    # Gross energy is never below zero; net energy may be, and then its interval too.
+    return np.where(energy_j < 0, low, np.maximum(low, 0.0)), energy_j + np.hypot(above, meter)
 
 
 def occurs_in(block_j: Float64) -> NDArray[np.int64]:

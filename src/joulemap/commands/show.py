@@ -132,7 +132,7 @@ def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) 
         watts[name] = parse(power, "W")
     for trace in recording.power():
         if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
-            found = quiet_baseline(trace, recording.events())
+            found = quiet_baseline(trace, recording.events(), recording.steps(), recording.info.window_ns)
             if found is None:
                 raise InputError(
                     f"{trace.domain.name} has no quiet time in this recording to read a baseline off.",

@@ -5,6 +5,7 @@ Computing comes first and rendering last, so that tests compare values and every
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,6 +22,9 @@ from joulemap.traces import PHASES
 
 FORMAT = 1
 """The version of ``show --json``."""
+
+DEPTH = 3
+"""How deep to go into modules, unless asked otherwise."""
 
 SMALL = 0.002
 """Modules below this share are shown together, unless everything is asked for."""
@@ -169,8 +173,7 @@ def _grouped(footprint: Footprint, by: By) -> Footprint:
 
 
 def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
-    depth = question.depth or (3 if question.top is None else None)
-    outline = _Outline(footprint, question, depth, _drawn(footprint))
+    outline = _Outline(footprint, question, question.depth or DEPTH, _drawn(footprint))
     return list(outline.level(footprint.tree().children, 0))
 
 
@@ -216,29 +219,26 @@ class _Outline:
 
     footprint: Footprint
     question: Question
-    depth: int | None
+    depth: int
     total_j: float
 
     def level(self, nodes: Sequence[Node], level: int) -> Iterator[Line]:
         """Siblings and what is inside them."""
         ordered = _ordered(nodes, self.question)
-        if self.question.top:
-            shown, rest = ordered[: self.question.top], ordered[self.question.top :]
-        else:
-            least = 0.0 if self.question.everything else SMALL * self.total_j
-            shown = [node for node in ordered if node.energy_j >= least]
-            rest = [node for node in ordered if node.energy_j < least]
+        least = 0.0 if self.question.everything else SMALL * abs(self.total_j)
+        shown = [node for node in ordered if abs(node.energy_j) >= least][: self.question.top]
+        rest = [node for node in ordered if not any(node is other for other in shown)]
         if len(rest) == 1:
             shown, rest = shown + rest, []
         for node in shown:
             yield from self._branch(node, level)
-        if rest:
+        if rest and (shown or level == 0):
             yield self._rest(rest, level)
 
     def _branch(self, node: Node, level: int) -> Iterator[Line]:
         name, node = _without_single_children(node)
         yield _line(node, name, level, self.total_j)
-        if self.depth is None or level + 1 < self.depth:
+        if level + 1 < self.depth:
             yield from self.level(node.children, level + 1)
 
     def _rest(self, nodes: Sequence[Node], level: int) -> Line:
@@ -252,7 +252,7 @@ class _Outline:
 
 def _rows_of(footprint: Footprint, nodes: Sequence[Node]) -> NDArray[np.bool_]:
     """The rows that make up some nodes; a module's own rows are those with just its name."""
-    names = {node.path for node in nodes}
+    names = {node.path.removesuffix(f"{SEPARATOR}{OWN}") for node in nodes}
     inside = tuple(node.path + SEPARATOR for node in nodes if node.name != OWN)
     chosen = [word in names or word.startswith(inside) for word in footprint.name.words]
     return np.array(chosen or [False])[footprint.name.codes]
@@ -268,22 +268,29 @@ def _without_single_children(node: Node) -> tuple[str, Node]:
 
 
 def _ordered(nodes: Sequence[Node], question: Question) -> list[Node]:
-    """By energy or power; but a series (``0, 1, 2 …``) in its own order."""
-    numbers = [_number(node.name) for node in nodes]
-    if len(nodes) > 1 and not question.top and all(number is not None for number in numbers):
-        stems = {name for name, _ in (number for number in numbers if number is not None)}
-        if len(stems) == 1:
-            return sorted(nodes, key=lambda node: (_number(node.name) or ("", 0))[1])
-    return sorted(nodes, key=_mean_power if question.power else lambda node: node.energy_j, reverse=True)
+    """By energy, with a series (``layer_0, layer_1 …``) in its own order; or by power; or just the top."""
+    if question.power:
+        return sorted(nodes, key=_mean_power, reverse=True)
+    series = Counter(_number(node.name)[0] for node in nodes) if question.top is None else Counter[str]()
+    total: dict[str, float] = {}
+    for node in nodes:
+        total[_number(node.name)[0]] = total.get(_number(node.name)[0], 0.0) + node.energy_j
+
+    def key(node: Node) -> tuple[float, int]:
+        stem, number = _number(node.name)
+        return (-total[stem], number) if number >= 0 and series[stem] > 1 else (-node.energy_j, 0)
+
+    return sorted(nodes, key=key)
+
+
+def _number(name: str) -> tuple[str, int]:
+    """A name's stem and its number, or -1."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :]) if len(stem) < len(name) else -1
 
 
 def _mean_power(node: Node) -> float:
     return node.energy_j / node.active_s if node.active_s else 0.0
-
-
-def _number(name: str) -> tuple[str, int] | None:
-    stem = name.rstrip("0123456789")
-    return (stem, int(name[len(stem) :])) if len(stem) < len(name) else None
 
 
 def _line(node: Node, label: str, depth: int, total_j: float) -> Line:

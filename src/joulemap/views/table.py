@@ -119,10 +119,14 @@ def _sums(answer: Answer) -> list[Text]:
     ]
     baseline = sum(account.baseline_j for account in footprint.accounts)
     parts += [("idle baseline", baseline)] if baseline else []
-    total = Text.assemble(("measured ", "bold"), (fmt(footprint.measured_j, "J", digits=4), "bold"), " = ")
+    words = sorted({account.domain.provenance for account in footprint.accounts}, reverse=True) or [
+        "measured"
+    ]
+    total = Text(f"{' and '.join(words)} {fmt(footprint.measured_j, 'J', digits=4)}", "bold")
+    total.append(" = ", "not bold")
     for number, (name, energy) in enumerate(parts):
-        total.append(" + " if number else "")
-        total.append(f"{name} {fmt(energy, 'J', digits=4)}")
+        total.append(" + " if number else "", "not bold")
+        total.append(f"{name} {fmt(energy, 'J', digits=4)}", "not bold")
     return [total, *(_account(account) for account in footprint.accounts)]
 
 
@@ -152,6 +156,6 @@ def _footnotes(answer: Answer) -> list[str]:
         "apportioned": f"apportioned: measured by the meter, shared out by time{update}.",
         "calibrated": "calibrated: measured by the meter, shared out by each operation's own energy.",
         "projected": "projected: measured in every step, shared out as in the traced steps.",
-        "estimated": "estimated: no meter could be read.",
+        "estimated": "estimated: not read off a meter.",
     }
     return notes + [meaning[word] for word in meaning if word in words]
