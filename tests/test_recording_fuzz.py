@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulemap import tables
 from joulemap.errors import DamagedRecording, NewerRecording, RecordingError
-from joulemap.recording import INFO, Recording
-from joulemap.tables import TableAppender, beside
+from joulemap.recording import Recording, RecordingWriter, tables
+from joulemap.recording.files import beside
+from joulemap.recording.folder import INFO
+from joulemap.recording.sealed import write_sealed as write_parquet
+from joulemap.recording.stream import TableAppender
 
-from .test_recording import TABLES, everything, write_open, write_sealed
+from .recordings import SOME_INFO, SOME_PROGRAM, TABLES, everything, write_open, write_sealed
 
 PARTS = 3
 
@@ -119,7 +121,7 @@ def test_lines_twice_or_out_of_order_count_once(open_table):
 
 def test_every_byte_of_a_sealed_table(tmp_path):
     table, stem = pa.table({"energy_j": [1.0, 2.0], "gap": [True, False]}), tmp_path / "power"
-    parts = tables.write_sealed(stem, table.schema, [table.slice(0, 1), table.slice(1, 1)])
+    parts = write_parquet(stem, table.schema, [table.slice(0, 1), table.slice(1, 1)])
     path = beside(stem, ".parquet")
     content = path.read_bytes()
     for position in range(len(content)):
@@ -136,7 +138,9 @@ def test_every_byte_of_a_sealed_table(tmp_path):
 
 
 def test_every_byte_of_recording_json(tmp_path):
-    folder = write_sealed(tmp_path / "r")
+    folder = tmp_path / "r"
+    with RecordingWriter.create(folder, SOME_INFO) as writer:
+        writer.put_program(SOME_PROGRAM)
     expected, path = Recording.open(folder).info, folder / INFO
     content = path.read_bytes()
     for position in range(len(content)):
@@ -216,7 +220,7 @@ def original(request, tmp_path_factory):
     return Original(request.param(tmp_path_factory.mktemp("original") / "r"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(harm_done=harms())
 def test_any_harm(original, tmp_path_factory, harm_done):
     check_harm(original, tmp_path_factory.mktemp("harmed") / "r", [harm_done])

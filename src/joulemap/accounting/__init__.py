@@ -2,6 +2,6 @@
 
 from joulemap.accounting.attribute import RULES, Rule, attribute
 from joulemap.accounting.footprint import Account, Footprint
-from joulemap.accounting.shares import ProcessShares
+from joulemap.processes import ProcessShares
 
 __all__ = ["RULES", "Account", "Footprint", "ProcessShares", "Rule", "attribute"]

@@ -26,11 +26,11 @@ from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
-from joulemap.accounting.shares import ProcessShares
 from joulemap.accounting.supply import Supply, supply
 from joulemap.accounting.sweep import Actors, Shared, per_weight, share_out
 from joulemap.devices import Device, roots
 from joulemap.errors import InputError
+from joulemap.processes import ProcessShares
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, PowerTrace, Steps
 from joulemap.units import fmt_seconds
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.shares import ProcessShares
 from joulemap.accounting.sums import running, sums_by
 from joulemap.devices import Domain
+from joulemap.processes import ProcessShares
 from joulemap.traces import NO_STEP, Float64, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S
 

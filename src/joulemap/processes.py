@@ -26,8 +26,9 @@ class ProcessShares:
 
     @classmethod
     def from_columns(cls, domain: str, edges_ns: ArrayLike, share: ArrayLike) -> ProcessShares:
+        """Check the columns: n shares between 0 and 1 have n + 1 edges; none at all may have no edge."""
         edges, shares = np.asarray(edges_ns, np.int64), np.asarray(share, np.float64)
-        if len(edges) != len(shares) + 1 or (np.diff(edges) < 0).any():
+        if len(edges) != len(shares) + (len(edges) > 0) or (np.diff(edges) < 0).any():
             raise InputError(f"{domain}: {len(shares)} shares need {len(shares) + 1} edges in order of time.")
         if not ((shares >= 0) & (shares <= 1)).all():
             raise InputError(
@@ -42,3 +43,6 @@ class ProcessShares:
             return np.ones(len(t_ns))
         index = np.searchsorted(self.edges_ns, t_ns, side="right") - 1
         return self.share[np.clip(index, 0, len(self.share) - 1)]
+
+    def __len__(self) -> int:
+        return len(self.share)

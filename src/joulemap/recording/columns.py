@@ -1,0 +1,117 @@
+"""What is in the tables: events, power, steps and shares as Arrow columns, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from joulemap.devices import Domain
+from joulemap.errors import InputError
+from joulemap.labels import Labels
+from joulemap.processes import ProcessShares
+from joulemap.recording.info import value_from
+from joulemap.traces import EventTrace, PowerTrace, Steps
+
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+_TIMES = {"start_ns": pa.int64(), "end_ns": pa.int64()}
+_LABELS = dict.fromkeys(("name", "device", "lane", "kind", "op", "phase"), _WORDS)
+_EVENTS = {**_LABELS, **_TIMES, "step": pa.int32()}
+_STEPS = {**_TIMES, "traced": pa.bool_(), "label": _WORDS}
+_POWER = {**_TIMES, "energy_j": pa.float64(), "gap": pa.bool_()}
+_SHARES = {**_TIMES, "share": pa.float64()}
+
+
+def events_table(events: EventTrace) -> pa.Table:
+    """Events as a table, with a column for lanes when they have them."""
+    types = {name: kind for name, kind in _EVENTS.items() if getattr(events, name) is not None}
+    return _table(types, vars(events))
+
+
+def events_from(table: pa.Table) -> EventTrace:
+    """Events from their table."""
+    lanes = "lane" in table.column_names
+    types = {name: kind for name, kind in _EVENTS.items() if lanes or name != "lane"}
+    return EventTrace.from_columns(**_columns(table, types))
+
+
+def steps_table(steps: Steps) -> pa.Table:
+    """Steps as a table."""
+    return _table(_STEPS, vars(steps))
+
+
+def steps_from(table: pa.Table) -> Steps:
+    """Steps from their table."""
+    return Steps.from_columns(**_columns(table, _STEPS))
+
+
+def power_table(trace: PowerTrace) -> pa.Table:
+    """A domain's power as a table, an interval a row."""
+    times = {"start_ns": trace.edges_ns[:-1], "end_ns": trace.edges_ns[1:]}
+    columns = {**times, "energy_j": trace.energy_j, "gap": trace.gap}
+    return _table(_POWER, columns, domain=dataclasses.asdict(trace.domain))
+
+
+def power_from(table: pa.Table) -> PowerTrace:
+    """Power from its table. Where rows are lost, a gap without energy stands for them."""
+    columns = _columns(table, _POWER)
+    start, end = columns["start_ns"], columns["end_ns"]
+    lost = np.flatnonzero(start[1:] != end[:-1]) + 1
+    edges = np.insert(np.append(start[:1], end), lost + 1, start[lost])
+    energy, gap = np.insert(columns["energy_j"], lost, 0.0), np.insert(columns["gap"], lost, True)
+    return PowerTrace(domain_of(table.schema), edges, energy, gap)
+
+
+def shares_table(shares: ProcessShares) -> pa.Table:
+    """A domain's shares as a table, an interval a row."""
+    times = {"start_ns": shares.edges_ns[:-1], "end_ns": shares.edges_ns[1:]}
+    return _table(_SHARES, {**times, "share": shares.share}, domain=shares.domain)
+
+
+def shares_from(table: pa.Table) -> ProcessShares:
+    """Shares from their table. Where rows are lost, the share before them goes on until the next."""
+    columns = _columns(table, _SHARES)
+    edges = np.append(columns["start_ns"], columns["end_ns"][-1:])
+    return ProcessShares.from_columns(_about(table.schema)["domain"], edges, columns["share"])
+
+
+def domain_of(schema: pa.Schema) -> Domain:
+    """The domain that a table of power is about."""
+    return value_from(Domain, _about(schema)["domain"])
+
+
+def _about(schema: pa.Schema) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((schema.metadata or {})[b"joulemap"])
+    return about
+
+
+def _table(types: Mapping[str, pa.DataType], columns: Mapping[str, Any], **about: object) -> pa.Table:
+    """The columns as an Arrow table, with ``about`` in its metadata."""
+    arrays = [
+        _words(columns[name]) if kind == _WORDS else pa.array(columns[name], kind)
+        for name, kind in types.items()
+    ]
+    metadata = {"joulemap": json.dumps(about)} if about else None
+    return pa.Table.from_arrays(arrays, schema=pa.schema(list(types.items()), metadata))
+
+
+def _words(labels: Labels) -> pa.DictionaryArray:
+    """Only the words that occur. Half a surrogate pair is no text in any file; it is spelled out."""
+    used = labels.used()
+    words = [word.encode(errors="backslashreplace").decode() for word in used.words]
+    return pa.DictionaryArray.from_arrays(pa.array(used.codes, pa.int32()), pa.array(words, pa.string()))
+
+
+def _columns(table: pa.Table, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    """The known columns; a table of another shape raises InputError."""
+    for name, kind in types.items():
+        if name not in table.column_names or table[name].type != kind or table[name].null_count:
+            raise InputError(f"it has no proper column {name!r}")
+    return {
+        name: Labels.from_arrow(table[name]) if kind == _WORDS else table[name].to_numpy()
+        for name, kind in types.items()
+    }

@@ -1,0 +1,42 @@
+"""A program's share of a domain: checked when it is made, known at every time."""
+
+import numpy as np
+import pytest
+
+from joulemap.errors import InputError
+from joulemap.processes import ProcessShares
+
+
+@pytest.mark.parametrize(
+    ("edges_ns", "share"),
+    [
+        ([0, 1], [1.5]),
+        ([0, 1], [-0.1]),
+        ([0, 1], [float("nan")]),
+        ([1, 0], [0.5]),
+        ([0, 1], [0.5, 0.5]),
+        ([], [0.5]),
+    ],
+)
+def test_what_cannot_be_right_is_refused(edges_ns, share):
+    with pytest.raises(InputError, match="package-0: "):
+        ProcessShares.from_columns("package-0", edges_ns, share)
+
+
+def test_a_share_out_of_range_says_what_a_share_is():
+    with pytest.raises(InputError, match="between 0 and 1") as caught:
+        ProcessShares.from_columns("package-0", [0, 1], [1.5])
+    assert "busy time" in caught.value.hint
+
+
+def test_the_share_at_a_time():
+    shares = ProcessShares.from_columns("package-0", [10, 20, 30], [0.25, 0.75])
+    assert len(shares) == 2
+    assert shares.at(np.array([0, 10, 19, 20, 29, 30, 99])).tolist() == [0.25] * 3 + [0.75] * 4
+
+
+@pytest.mark.parametrize("edges_ns", [[], [10]])
+def test_without_shares_all_of_it_is_the_programs(edges_ns):
+    shares = ProcessShares.from_columns("package-0", edges_ns, [])
+    assert len(shares) == 0
+    assert shares.at(np.array([0, 10])).tolist() == [1, 1]
