@@ -12,6 +12,9 @@ from joulemap.commands.output import console
 from joulemap.commands.show import show, show_options
 
 
+_NEXT = ("--by op --top 10", "--summarised --depth 5", "--by phase", "--baseline GPU:0=122W", "--json")
+
+
 @click.command("demo")
 @show_options
 def command(salvage: bool, **options: Any) -> None:
@@ -27,5 +30,5 @@ def command(salvage: bool, **options: Any) -> None:
 def _what_next(path: Path) -> None:
     out = console()
     out.print(f"\nThe recording is in {path}. Look closer:", soft_wrap=True, markup=False)
-    for arguments in ("--by op --top 10", "--summarised --depth 5", "--by phase", "--net", "--json"):
+    for arguments in _NEXT:
         out.print(f"  joulemap demo {arguments}", soft_wrap=True, markup=False)
