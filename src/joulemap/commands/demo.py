@@ -11,7 +11,6 @@ import click
 from joulemap.commands.output import console
 from joulemap.commands.show import show, show_options
 
-
 _NEXT = ("--by op --top 10", "--summarised --depth 5", "--by phase", "--baseline GPU:0=122W", "--json")
 
 
