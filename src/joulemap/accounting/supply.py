@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.sums import running, sums_by
+from joulemap.accounting.sums import sums_by
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
 from joulemap.traces import NO_STEP, Float64, Int64, PowerTrace, Steps
@@ -54,15 +54,6 @@ class Curve:
             + rate[after] * (t_ns[crossing + 1] - edges[after - 1])
         )
         return flow
-
-    def sums(self, start_ns: Int64, end_ns: Int64) -> Float64:
-        """What flows in each ``[start_ns[i], end_ns[i])``."""
-        total = running(self.amount)
-        if not len(self.amount):
-            return np.zeros(len(start_ns))
-        origin = self.edges_ns[0]
-        until = [np.interp(t - origin, self.edges_ns - origin, total) for t in (start_ns, end_ns)]
-        return np.asarray(until[1] - until[0], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
