@@ -37,3 +37,7 @@ class NewerRecording(RecordingError):
 
 class ConservationError(JoulemapError):
     """Energy was lost or made up in an accounting: a bug in joulemap, never the user's fault."""
+
+
+class MeterError(JoulemapError):
+    """A sensor cannot be opened, or cannot be read at this moment."""

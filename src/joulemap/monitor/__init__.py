@@ -1,0 +1,1 @@
+"""The metering process beside the program: sampling, serving, recording."""
