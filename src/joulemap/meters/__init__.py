@@ -1,5 +1,5 @@
 """Meters, one vendor a file, behind one Protocol (``meter.py``)."""
 
-from joulemap.meters.meter import Channel, Meter, Probe, Quantity
+from joulemap.meters.meter import Channel, Meter, Probe, Quantity, Schedule
 
-__all__ = ["Channel", "Meter", "Probe", "Quantity"]
+__all__ = ["Channel", "Meter", "Probe", "Quantity", "Schedule"]

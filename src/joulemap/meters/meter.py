@@ -1,7 +1,7 @@
 """What a meter is: one vendor's sensors, probed, opened and read.
 
-A meter never keeps time and never waits: the sampler owns time. It reads one number when asked, in joules or
-watts, converted once, here. ``probe`` says whether it works on this machine, and if not, why not and what to do.
+A meter never waits: the sampler owns time. It reads one number when asked, in joules or watts, converted
+once, here. ``probe`` says whether it works on this machine, and if not, why not and what to do.
 """
 
 from __future__ import annotations
@@ -25,6 +25,18 @@ class Probe:
     remedy: str = ""
 
 
+class Schedule(Protocol):
+    """When to read a sensor: at a fixed rate, or close to its updates once their phase is learnt."""
+
+    def next_ns(self, now_ns: int) -> int:
+        """The next time to read, later than now, on the clock of now."""
+        ...
+
+    def saw(self, before_ns: int, after_ns: int, changed: bool) -> None:
+        """A reading took place between these times, and its value was new or the same as before."""
+        ...
+
+
 class Channel(Protocol):
     """One domain of an open meter."""
 
@@ -44,12 +56,12 @@ class Channel(Protocol):
         ...
 
     @property
-    def poll_period_s(self) -> float:
-        """How often to read it: often enough to see every update, seldom enough to cost little."""
+    def schedule(self) -> Schedule:
+        """When to read: often enough to place every update, seldom enough to cost little."""
         ...
 
     def read(self) -> float:
-        """The quantity now. ``MeterError`` where it cannot be read at this moment; another try may succeed."""
+        """The quantity now. ``MeterError`` where it cannot be read at this moment; a later try may work."""
         ...
 
     def close(self) -> None:
@@ -74,6 +86,6 @@ class Meter(Protocol):
         ...
 
     def facts(self) -> Mapping[str, float]:
-        """What explains the energy, read about once a second: ``GPU:0 sm_clock_mhz``, ``CPU load``. Names end
-        in their unit. Empty where nothing is known."""
+        """What explains the energy, read about once a second: ``GPU:0 sm_clock_mhz``, ``CPU:0 load_percent``.
+        Names end in their unit. Empty where nothing is known; never raises."""
         ...
