@@ -1,0 +1,173 @@
+"""The estimate of CPU and memory energy: on a small /proc, and on the real one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from joulemap.errors import MeterError
+from joulemap.meters import estimate
+from joulemap.meters.estimate import EstimateMeter, core_watts, processor
+
+S = 1_000_000_000
+TICK = os.sysconf("SC_CLK_TCK")
+XEON = "Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz"
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    now_ns = 5 * S
+
+    def __call__(self):
+        return self.now_ns
+
+
+def stat(proc, *, busy_s=0.0, idle_s=0.0, steal_s=0.0, cpus=2):
+    """A /proc/stat after so much time of all CPUs together."""
+    busy, idle, steal = (round(seconds * TICK) for seconds in (busy_s, idle_s, steal_s))
+    lines = [f"cpu  {busy} 0 0 {idle} 0 0 0 {steal} 0 0"] + [
+        f"cpu{n} 0 0 0 0 0 0 0 0 0 0" for n in range(cpus)
+    ]
+    (proc / "stat").write_text("\n".join(lines) + "\nintr 1 2 3\n")
+
+
+@pytest.fixture(name="proc")
+def make_proc(tmp_path, monkeypatch):
+    monkeypatch.delenv(estimate.WATTS_PER_CORE, raising=False)
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    one = f"model name\t: {XEON}\nsiblings\t: 80\ncpu cores\t: 40\ncpu MHz\t\t: 2400.0\n"
+    (proc / "cpuinfo").write_text(one + one.replace("2400", "2600"))
+    (proc / "meminfo").write_text("MemTotal:        7812500 kB\nMemFree: 1 kB\n")
+    stat(proc)
+    return proc
+
+
+def opened(proc, clock, **settings):
+    meter = EstimateMeter(proc, proc.parent / "sys", clock_ns=clock, **settings)
+    return meter.open()
+
+
+def test_energy_is_idle_power_over_time_and_busy_power_over_cpu_time(proc):
+    clock = Clock()
+    cpu, dram = opened(proc, clock, watts_per_core=10.0)
+    assert cpu.read() == dram.read() == 0
+    clock.now_ns += 4 * S
+    stat(proc, busy_s=3, idle_s=5)
+    # Two threads share a core: 5 W busy, 1 W idle each.
+    assert cpu.read() == pytest.approx(2 * 1.0 * 4 + (5.0 - 1.0) * 3)
+    assert dram.read() == pytest.approx(8.0 * estimate.DRAM_WATTS_PER_GB * 4)
+    for channel in (cpu, dram):
+        assert channel.domain.provenance == "estimated"
+        assert channel.domain.device == "CPU"
+        assert channel.quantity == "energy_j"
+        assert channel.schedule.period_s <= 0.1
+        channel.close()
+
+
+def test_the_total_is_the_same_however_often_it_is_read(proc):
+    clock = Clock()
+    often, seldom = opened(proc, clock)[0], opened(proc, clock)[0]
+    for second in range(1, 11):
+        clock.now_ns += S
+        stat(proc, busy_s=0.7 * second, idle_s=1.3 * second)
+        often.read()
+    assert often.read() == seldom.read() > 0
+    often.close()
+    seldom.close()
+
+
+def test_stolen_time_is_not_ours_and_the_total_never_falls(proc):
+    clock = Clock()
+    cpu = opened(proc, clock, watts_per_core=10.0)[0]
+    clock.now_ns += S
+    stat(proc, busy_s=1.0, steal_s=1.0)
+    before = cpu.read()
+    assert before == pytest.approx(2 * 1.0 + 4.0 * 1.0)
+    stat(proc, busy_s=0.9)
+    assert cpu.read() == before
+    cpu.close()
+
+
+def test_a_file_that_goes_bad_is_an_error_that_a_later_read_can_survive(proc):
+    cpu = opened(proc, Clock())[0]
+    (proc / "stat").write_text("nonsense\n")
+    with pytest.raises(MeterError):
+        cpu.read()
+    stat(proc)
+    assert cpu.read() == 0
+    cpu.close()
+
+
+def test_the_probe_says_what_is_assumed(proc, monkeypatch):
+    said = EstimateMeter(proc).probe()
+    assert said.available
+    assert "Xeon Platinum 8380" in said.reason
+    assert "2 CPUs" in said.reason
+    assert estimate.WATTS_PER_CORE in said.remedy
+    (proc / "stat").unlink()
+    said = EstimateMeter(proc).probe()
+    assert not said.available
+    assert "container" in said.remedy
+    with pytest.raises(MeterError):
+        EstimateMeter(proc).open()
+
+
+@pytest.mark.parametrize(("text", "busy_w"), [("4", 2.0), ("8 W", 4.0), ("", 270 / 40 / 2)])
+def test_the_environment_sets_the_watts(proc, monkeypatch, text, busy_w):
+    monkeypatch.setenv(estimate.WATTS_PER_CORE, text)
+    model = EstimateMeter(proc).model()
+    assert model.busy_w == pytest.approx(busy_w)
+    assert model.idle_w == pytest.approx(estimate.IDLE_SHARE * busy_w)
+
+
+@pytest.mark.parametrize("text", ["lots", "-3", "0", "5 J"])
+def test_bad_watts_are_refused_with_a_hint(proc, monkeypatch, text):
+    monkeypatch.setenv(estimate.WATTS_PER_CORE, text)
+    said = EstimateMeter(proc).probe()
+    assert not said.available
+    assert said.remedy
+
+
+def test_processors_are_found_in_the_table():
+    assert core_watts("AMD EPYC 7763 64-Core Processor") == pytest.approx(280 / 64)
+    assert core_watts("AMD EPYC 9654 96-Core Processor") == pytest.approx(360 / 96)
+    assert core_watts("Intel Xeon Processor @ 2.80GHz") == pytest.approx(270 / 40)
+    assert core_watts("VIA Nano") == pytest.approx(7.5)
+    assert processor("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n") == "ARM 0xd4f"
+    assert core_watts("ARM 0xd4f") < 5
+    assert processor("") == "unknown processor"
+
+
+def test_facts_explain_the_energy(proc):
+    meter = EstimateMeter(proc, proc.parent / "sys")
+    assert meter.facts() == {"CPU clock_mhz": 2500.0}
+    stat(proc, busy_s=3, idle_s=1)
+    assert meter.facts()["CPU load_percent"] == pytest.approx(75)
+    for cpu, khz in enumerate((1_000_000, 3_000_000)):
+        folder = proc.parent / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text(f"{khz}\n")
+    assert meter.facts()["CPU clock_mhz"] == 2000
+    (proc / "stat").unlink()
+    assert "CPU load_percent" not in meter.facts()
+
+
+def test_without_memory_information_there_is_no_memory_domain(proc):
+    (proc / "meminfo").unlink()
+    (cpu,) = opened(proc, Clock())
+    assert cpu.domain.name == "CPU"
+    cpu.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="needs Linux")  # noqa: PTH110
+def test_on_this_machine_a_busy_process_costs_energy():
+    cpu, *rest = EstimateMeter().open()
+    spin = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    first = cpu.read()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert cpu.read() > first
+    for channel in (cpu, *rest):
+        channel.close()
