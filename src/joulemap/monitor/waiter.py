@@ -1,0 +1,46 @@
+"""How the sampling loop sleeps: on a pipe, so that it can be woken at any moment."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+
+FLUSH, STOP = b"f", b"q"
+
+
+class PipeWaiter:
+    """Sleeps until a time, a byte, or the end of a pipe. ``watched`` are further descriptors whose byte or
+    end means stop: the pipe from a parent that may die."""
+
+    def __init__(self, *watched: int) -> None:
+        self.stopped = False
+        self._watched = watched
+        self._inside, self._outside = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._all = [self._inside, *watched]
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True where a batch is wanted at once."""
+        ready = select.select(self._all, (), (), seconds)[0]
+        if not ready:
+            return False
+        asked = os.read(self._inside, 1024) if self._inside in ready else b""
+        self.stopped = self.stopped or STOP in asked or any(handle in ready for handle in self._watched)
+        return FLUSH in asked
+
+    def flush(self) -> None:
+        """Ask for a batch at once; from any thread."""
+        self._wake(FLUSH)
+
+    def stop(self) -> None:
+        """End the loop; from any thread, or from a signal handler."""
+        self._wake(STOP)
+
+    def _wake(self, what: bytes) -> None:
+        with suppress(BlockingIOError):  # so many are waiting already
+            os.write(self._outside, what)
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        os.close(self._inside)
+        os.close(self._outside)
