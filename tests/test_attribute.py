@@ -1,5 +1,7 @@
 """The accounting: the regressions of the published implementation, and properties against two oracles."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -179,6 +181,39 @@ def test_weights_share_an_instant_and_calibrated_weights_share_an_interval():
     assert {row["provenance"] for row in calibrated.to_records()} == {"calibrated"}
 
 
+def test_weights_of_very_different_size_keep_their_shares():
+    """A light event beside a heavy one that ends: the light one must not vanish in rounding."""
+    spans = trace(("light", 0, 20), ("heavy", 0, 10))
+    for light in (1e-20, 1e-12, 1e-6, 0.5):
+        footprint = attribute(spans, PowerTrace(GPU, [0, 20 * S], [20.0]), weights=[light, 1e5])
+        assert by_name(footprint) == pytest.approx({"light": 10, "heavy": 10}, rel=1e-5)
+        calibrated = attribute(
+            spans, PowerTrace(GPU, [0, 20 * S], [20.0]), "calibrated", weights=[light, 1e5], idle_weight=1.0
+        )
+        assert calibrated.attributed_j == pytest.approx(20)
+
+
+def test_calibration_is_per_sensor_interval_whatever_cuts_it():
+    spans = trace(("a", 0, 5), ("b", 5, 10))
+    power_trace = PowerTrace(GPU, [0, 10 * S], [10.0])
+    calibrated = partial(attribute, spans, power_trace, "calibrated", weights=[1.0, 9.0], idle_weight=1.0)
+    assert by_name(calibrated()) == pytest.approx({"a": 1, "b": 9})
+    ours = {"GPU:0": ProcessShares.from_columns("GPU:0", [0, 5 * S, 10 * S], [1.0, 1.0])}
+    assert by_name(calibrated(shares=ours)) == pytest.approx({"a": 1, "b": 9})
+    half = {"GPU:0": ProcessShares.from_columns("GPU:0", [0, 5 * S, 10 * S], [1.0, 0.5])}
+    assert by_name(calibrated(shares=half)) == pytest.approx({"a": 1, "b": 4.5})
+    window = calibrated(window_ns=(5 * S, 10 * S))
+    assert (by_name(window)["b"], window.outside_j) == (pytest.approx(9), pytest.approx(1))
+
+
+def test_a_thread_of_another_socket_is_another_thread():
+    spans = EventTrace.from_columns(
+        name=["x", "y"], device=["CPU:0", "CPU:1"], start_ns=[0, 0], end_ns=[10 * S, 5 * S], lane=["1", "1"]
+    )
+    footprint = attribute(spans, one_watt(10, Domain("psys", "CPU")))
+    assert by_name(footprint) == pytest.approx({"x": 7.5, "y": 2.5})
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -188,6 +223,9 @@ def test_weights_share_an_instant_and_calibrated_weights_share_an_interval():
         ({"weights": [1.0, float("nan")]}, "positive"),
         ({"rule": "calibrated", "weights": [1.0, 1.0]}, "idle"),
         ({"power": [one_watt(2), one_watt(2)]}, "two power traces"),
+        ({"power": one_watt(2, Domain("x", "GPU:0", parent="x"))}, "inside itself"),
+        ({"window_ns": (2 * S, 0)}, "before it starts"),
+        ({"shares": {"cpu": ProcessShares.from_columns("cpu", [0, S], [1.0])}}, "no power"),
         ({"steps": Steps.from_columns(start_ns=[0], end_ns=[5])}, "only 1 steps"),
     ],
 )
@@ -351,6 +389,12 @@ def test_untraced_steps_are_projected_in_the_proportions_of_the_traced():
     assert footprint.accounts[0].step_j == pytest.approx([5, 5, 10])
 
 
+def test_an_event_that_runs_into_a_traced_step_belongs_to_it():
+    spans = trace(("d", 9, 20))
+    steps_ = Steps.from_columns(start_ns=[0, 10 * S], end_ns=[10 * S, 20 * S], traced=[False, True])
+    assert by_name(attribute(spans, one_watt(20), steps=steps_)) == pytest.approx({"d": 20})
+
+
 def test_steps_are_projected_by_their_label():
     spans = trace(("train", 0, 10), ("test", 10, 20))
     steps_ = Steps.from_columns(
@@ -378,6 +422,8 @@ def test_check_raises_when_energy_is_lost():
     footprint = attribute(trace(("A", 0, 10)), one_watt(20))
     with pytest.raises(ConservationError, match="too much"):
         replace(footprint, energy_j=footprint.energy_j * (1 + 1e-8)).check()
+    with pytest.raises(ConservationError, match="inf"):
+        replace(footprint, energy_j=np.array([np.inf])).check()
     account = replace(footprint.accounts[0], idle_j=-10.0, outside_j=20.0)
     with pytest.raises(ConservationError, match="negative"):
         replace(footprint, accounts=(account,)).check()

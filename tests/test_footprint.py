@@ -91,12 +91,35 @@ def test_net_is_above_the_baseline_and_still_adds_up():
         footprint.net({})
 
 
+def test_steps_are_net_too():
+    events, power, steps = training(noise=0.0)
+    net = attribute(events, power, steps=steps).net({"GPU:0": 40.0})
+    assert net.accounts[0].step_j.tolist() == pytest.approx([60.0] * 20)
+
+
+@pytest.mark.parametrize("watts", [-5.0, float("nan"), 1e9])
+def test_a_baseline_must_be_a_power_that_an_idle_device_draws(watts):
+    with pytest.raises(InputError, match="cannot be the idle baseline"):
+        attribute(*training()[:2]).net({"GPU:0": watts})
+
+
+def test_the_operation_is_all_where_there_are_several():
+    rows = attribute(*training()[:2]).at(1).to_records()
+    assert {row["phase"]: row["op"] for row in rows} == {"forward": "mm", "backward": "all"}
+
+
+def test_a_row_in_two_of_four_steps_has_a_spread():
+    events, power, steps = training(steps=4)
+    footprint = attribute(events.take(np.arange(12) < 6), power, steps=steps)
+    assert footprint.has_spread.all()
+
+
 def test_net_keeps_the_uncertainty_of_gross():
     events, power, steps = training(noise=0.3)
     gross = attribute(events, power, steps=steps).rollup(keep=())
     net = attribute(events, power, steps=steps).net({"GPU:0": 90.0}).rollup(keep=())
     assert (net.high_j - net.energy_j).tolist() == pytest.approx((gross.high_j - gross.energy_j).tolist())
-    below = attribute(events, power, steps=steps).net({"GPU:0": 500.0})
+    below = attribute(events, power, steps=steps).net({"GPU:0": 150.0})
     assert (below.low_j < below.energy_j).all()
 
 

@@ -247,6 +247,11 @@ class PowerTrace:
         return np.divide(self.energy_j, seconds, out=np.zeros(len(self)), where=seconds > 0)
 
     @property
+    def gap_s(self) -> float:
+        """For how long, in all, the meter was not read."""
+        return float(np.diff(self.edges_ns)[self.gap].sum()) / NS_PER_S
+
+    @property
     def period_s(self) -> float:
         """How often the meter updates: as declared by its domain, else as the readings show."""
         if self.domain.update_period_s is not None:

@@ -15,8 +15,9 @@ The rules differ in one thing, the density of the energy inside one sensor inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
-from joulemap.accounting.sweep import Actors, Shared, per_weight, share_out
+from joulemap.accounting.sweep import Actors, Shared, modelled, share_out
 from joulemap.devices import Device, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
@@ -59,12 +60,14 @@ def attribute(
     counted = _roots_only(traces)
     weighting = _Weighting.of(rule, weights, idle_weight, len(events))
     step_of = StepOf(_step_of_event(events, steps), steps)
-    supplies = [supply(trace, steps, window_ns, shares) for trace in counted]
+    _check_window(window_ns)
+    _check_shares(shares, traces)
     footprints: list[Footprint] = []
     for device in dict.fromkeys(trace.domain.device for trace in counted):
-        fed = [one for one in supplies if one.domain.device == device]
-        footprints += _account_device(events, step_of, weighting, Device.parse(device), fed)
-    warnings = _warnings(events, traces, counted, supplies)
+        fed = [trace for trace in counted if trace.domain.device == device]
+        sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
+        footprints += _account_device(events, step_of, weighting, Device.parse(device), fed, sort)
+    warnings = _warnings(events, traces, counted)
     if not footprints:
         return Footprint.empty(rule, warnings)
     return Footprint.joined(footprints, warnings).check()
@@ -103,29 +106,58 @@ def _roots_only(traces: list[PowerTrace]) -> list[PowerTrace]:
     if twice:
         raise InputError(f"There are two power traces of {twice[0]!r}.", "A domain has one trace.")
     adding = {domain.name for domain in roots([trace.domain for trace in traces])}
+    if names and not adding:
+        raise InputError(
+            f"{names[0]!r} is inside itself.", "A domain's parent is the domain around it, or None."
+        )
     return [trace for trace in traces if trace.domain.name in adding]
 
 
+def _check_window(window_ns: tuple[int, int] | None) -> None:
+    if window_ns is not None and window_ns[1] < window_ns[0]:
+        raise InputError(f"The recording ends ({window_ns[1]} ns) before it starts ({window_ns[0]} ns).")
+
+
+def _check_shares(shares: Mapping[str, ProcessShares] | None, traces: list[PowerTrace]) -> None:
+    unknown = set(shares or ()) - {trace.domain.name for trace in traces}
+    if unknown:
+        raise InputError(f"There are process shares of {unknown.pop()!r}, but no power.")
+
+
 def _step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
-    """The step an event says it belongs to, else the one it starts in."""
+    """The step an event says it belongs to, else the traced one in which it starts or that it runs into."""
     if steps is None:
         return np.full(len(events), NO_STEP, np.int32)
     if (events.step >= len(steps)).any():
         raise InputError(
             f"An event is of step {int(events.step.max())}, but there are only {len(steps)} steps."
         )
-    if (events.step != NO_STEP).any():
+    if (events.step != NO_STEP).any() or not len(steps):
         return events.step
-    return steps.at(events.start_ns)
+    step = steps.at(events.start_ns)
+    traced = np.flatnonzero(steps.traced)
+    following = np.append(traced, NO_STEP)[np.searchsorted(steps.start_ns[traced], events.start_ns)]
+    reached = (following != NO_STEP) & (events.end_ns > steps.start_ns[following])
+    elsewhere = (step == NO_STEP) | ~steps.traced[step]
+    return np.where(elsewhere & reached, following, step).astype(np.int32)
 
 
 def _account_device(
-    events: EventTrace, step_of: StepOf, weighting: _Weighting, device: Device, supplies: list[Supply]
+    events: EventTrace,
+    step_of: StepOf,
+    weighting: _Weighting,
+    device: Device,
+    traces: list[PowerTrace],
+    sort: Callable[..., Supply],
 ) -> list[Footprint]:
-    """The footprints of the domains that feed one device."""
+    """The footprints of the domains that feed one device; ``sort`` makes the supply of a power trace."""
     rows = Rows.of(events, _on(events, device))
     lasting = events.end_ns[rows.event] > events.start_ns[rows.event]
     actors = _actors(events, rows.event, None if lasting.all() else lasting, weighting)
+    density = None
+    if weighting.idle_weight is not None:
+        density = partial(modelled, actors, idle_weight=weighting.idle_weight)
+    supplies = [sort(trace, density=density) for trace in traces]
     shared, active_s = _share(actors, supplies, _step_marks(step_of.steps), weighting)
 
     def per_event(amounts: Float64) -> Float64:
@@ -163,11 +195,22 @@ def _actors(
     return Actors(
         start_ns=events.start_ns[event],
         end_ns=events.end_ns[event],
-        lane=None if events.lane is None else events.lane.codes[event],
+        lane=_lanes(events, event),
         kind=kind,
         group=group,
         weight=None if weighting.weights is None else weighting.weights[event],
     )
+
+
+def _lanes(events: EventTrace, event: Int64 | slice) -> NDArray[np.int32] | None:
+    """A lane is a thread of a device: thread 1 of another socket is another thread."""
+    if events.lane is None:
+        return None
+    devices = events.device.codes[event]
+    if not len(devices) or (devices == devices[0]).all():
+        return events.lane.codes[event]
+    lanes = devices * np.int32(len(events.lane.words)) + events.lane.codes[event]
+    return np.asarray(lanes, np.int32)
 
 
 def _step_marks(steps: Steps | None) -> Int64:
@@ -188,7 +231,6 @@ def _share(
     elif weighting.idle_weight is None:
         shared, active_s = share_out(actors, energy + seconds, marks)
     else:
-        energy = [per_weight(actors, curve, weighting.idle_weight) for curve in energy]
         by_weight, _ = share_out(actors, energy, marks, weighting.idle_weight)
         by_time, active_s = share_out(actors, seconds, marks)
         shared = by_weight + by_time
@@ -196,9 +238,7 @@ def _share(
     return list(zip(shared[:count], shared[count:], strict=True)), active_s
 
 
-def _warnings(
-    events: EventTrace, traces: list[PowerTrace], counted: list[PowerTrace], supplies: list[Supply]
-) -> list[str]:
+def _warnings(events: EventTrace, traces: list[PowerTrace], counted: list[PowerTrace]) -> list[str]:
     """What a reader of the footprint must know about what it does not hold."""
     said = [
         f"{trace.domain.name} is part of {trace.domain.parent} and not added to it."
@@ -211,8 +251,8 @@ def _warnings(
         if without and not any(device.runs(Device.parse(word)) for device in fed):
             said.append(f"No power of {word} was recorded: its {without:,} events have no energy.")
     said += [
-        f"{one.domain.name} was not read for {fmt_seconds(one.gap_s)} in all; see the power over time."
-        for one in supplies
-        if one.gap_s > 0
+        f"{trace.domain.name} was not read for {fmt_seconds(trace.gap_s)} in all; see the power over time."
+        for trace in counted
+        if trace.gap_s > 0
     ]
     return said

@@ -83,6 +83,8 @@ def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Foot
             f"There is no idle baseline of {missing[0]}.",
             "Give one, or record some idle time before and after the program.",
         )
+    for account in footprint.accounts:
+        _check_baseline(account, baseline_w[account.domain.name])
     watts = np.array([baseline_w.get(word, 0.0) for word in footprint.domain.words] or [0.0])
     baseline_j = watts[footprint.domain.codes] * footprint.share_s
     accounts = tuple(_net_account(footprint, account, baseline_w) for account in footprint.accounts)
@@ -101,6 +103,17 @@ def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Foot
     ).check()
 
 
+def _check_baseline(account: Account, watts: float) -> None:
+    """A baseline is a power that the device could draw when idle."""
+    drawn_j = account.measured_j - account.outside_j
+    mean_w = drawn_j / account.covered_s if account.covered_s else float("inf")
+    if not 0 <= watts <= 2 * mean_w:
+        raise InputError(
+            f"{watts:g} W cannot be the idle baseline of {account.domain.name}, which drew {mean_w:.4g} W.",
+            "Give the power that it draws when nothing runs, in watts.",
+        )
+
+
 def _net_account(footprint: Footprint, account: Account, baseline_w: Mapping[str, float]) -> Account:
     name = account.domain.name
     watts = baseline_w[name]
@@ -108,6 +121,7 @@ def _net_account(footprint: Footprint, account: Account, baseline_w: Mapping[str
     return replace(
         account,
         idle_j=account.idle_j - watts * account.idle_s,
+        step_j=account.step_j - watts * account.step_s,
         baseline_j=watts * (rows_s + account.idle_s),
     )
 

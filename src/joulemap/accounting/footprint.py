@@ -6,6 +6,7 @@ hope: ``check()`` raises when it does not hold to a part in a billion, and every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -184,14 +185,14 @@ class Footprint:
                 account.baseline_j,
             )
             off = sum(parts) - account.measured_j
-            scale = max(account.measured_j, sum(map(abs, parts)))
-            if not abs(off) <= TOLERANCE * scale:
+            gross = account.baseline_j == 0
+            scale = account.measured_j if gross else sum(map(abs, parts))
+            if not math.isfinite(off) or abs(off) > TOLERANCE * scale:
                 raise ConservationError(
                     f"{account.domain.name}: measured {account.measured_j} J, but attributed + idle + other "
                     f"processes + outside + baseline = {' + '.join(map(str, parts))} J: {off} J too much.",
                     "This is a bug in joulemap. Please report it with the recording.",
                 )
-            gross = account.baseline_j == 0
             if gross and (min(parts) < -TOLERANCE * scale or (self.energy_j < -TOLERANCE * scale).any()):
                 raise ConservationError(
                     f"{account.domain.name}: a part of the energy is negative: {parts} J."
@@ -306,13 +307,21 @@ class Footprint:
             for column, label in labels.items()
         }
         if labels["op"] is None:
-            columns["op"] = self.op[example]
+            columns["op"] = self._common_op(row, count)
         for column in _SUMMED[:-1]:
             columns[column] = sums_by(row, getattr(self, column), count)
         columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
         np.add.at(columns["block_j"], row, self.block_j)
         meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
         return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
+
+    def _common_op(self, row: Int64, count: int) -> Labels:
+        """The operation type of each group of rows, or ``all`` where it has several."""
+        lowest, highest = np.full(count, len(self.op.words)), np.full(count, -1)
+        np.minimum.at(lowest, row, self.op.codes)
+        np.maximum.at(highest, row, self.op.codes)
+        codes = np.where(lowest == highest, lowest, len(self.op.words))
+        return Labels(codes.astype(np.int32), (*self.op.words, EVERY)).used()
 
     def with_meter_resolution(self) -> Footprint:
         """The meter's part of the uncertainty, from each row's energy and the span it is spread over.

@@ -7,7 +7,7 @@ The rest is a curve over time; the others are sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,8 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Supply:
-    """One domain's energy: ``energy`` is for the events, the sums go to their buckets."""
+    """One domain's energy: ``energy`` is for the events (per weight, where a density was given), the sums
+    go to their buckets."""
 
     domain: Domain
     measured_j: float
@@ -69,7 +70,6 @@ class Supply:
     untraced_j: Float64
     untraced_s: Float64
     period_s: float
-    gap_s: float
 
 
 def supply(
@@ -77,11 +77,15 @@ def supply(
     steps: Steps | None = None,
     window_ns: tuple[int, int] | None = None,
     shares: Mapping[str, ProcessShares] | None = None,
+    density: Callable[[Int64], Float64] | None = None,
 ) -> Supply:
-    """Sort a power trace: cut it at every border that matters, then give each piece its destination."""
+    """Sort a power trace: cut it at every border that matters, then give each piece its destination.
+
+    Inside a sensor interval the energy is spread evenly over time, or, with ``density``, in proportion to
+    what that says of each piece between edges (weight times seconds); then ``energy`` is per weight.
+    """
     share = (shares or {}).get(power.domain.name)
     edges = _cut(power, steps, window_ns, share)
-    energy_j = _piece_energy(power, edges)
     known_s = np.diff(edges) / NS_PER_S * ~_unknown(power, edges)
     middle = edges[:-1] + np.diff(edges) // 2
     inside = np.ones(len(middle), bool)
@@ -90,18 +94,23 @@ def supply(
     ours = np.where(inside, share.at(middle) if share is not None else 1.0, 0.0)
     step = _untraced_step(steps, middle, inside)
     traced = step == NO_STEP
+    modelled = None if density is None else density(edges)
+    energy_j = _piece_energy(power, edges, traced, modelled)
+    flow = energy_j * ours * traced
+    if modelled is not None:
+        length_s = np.diff(edges) / NS_PER_S
+        flow = np.divide(flow * length_s, modelled, out=np.zeros(len(flow)), where=modelled > 0)
     count = 0 if steps is None else len(steps)
     return Supply(
         domain=power.domain,
         measured_j=power.total_j,
-        energy=Curve(edges, energy_j * ours * traced),
+        energy=Curve(edges, flow),
         seconds=_coalesced(edges, known_s * ours * traced),
         other_processes_j=float((energy_j * (1 - ours))[inside].sum()),
         outside_j=float(energy_j[~inside].sum()),
         untraced_j=sums_by(step[~traced], (energy_j * ours)[~traced], count),
         untraced_s=sums_by(step[~traced], (known_s * ours)[~traced], count),
         period_s=power.period_s,
-        gap_s=float((np.diff(power.edges_ns) / NS_PER_S)[power.gap].sum()),
     )
 
 
@@ -123,12 +132,27 @@ def _cut(
     return np.asarray(edges[inside & distinct], np.int64)
 
 
-def _piece_energy(power: PowerTrace, edges: Int64) -> Float64:
-    """Each piece's part of the interval it lies in, so that an interval's pieces sum to its energy."""
+def _piece_energy(
+    power: PowerTrace, edges: Int64, traced: NDArray[np.bool_], modelled: Float64 | None
+) -> Float64:
+    """Each piece's part of the interval it lies in, so that an interval's pieces sum to its energy.
+
+    Nothing is known of what ran in untraced steps: they take their part by time, and the model shares out
+    the rest.
+    """
     if not len(power):
         return np.zeros(len(edges) - 1)
     interval = np.searchsorted(power.edges_ns, edges[:-1], side="right") - 1
-    return power.power_w[interval] * (np.diff(edges) / NS_PER_S)
+    by_time = power.power_w[interval] * (np.diff(edges) / NS_PER_S)
+    if modelled is None:
+        return by_time
+    known = traced & (modelled > 0)
+    energy = sums_by(interval[known], by_time[known], len(power))
+    total = sums_by(interval[known], modelled[known], len(power))
+    scaled = energy[interval] * np.divide(
+        modelled, total[interval], out=np.zeros(len(modelled)), where=total[interval] > 0
+    )
+    return np.where(known, scaled, by_time)
 
 
 def _unknown(power: PowerTrace, edges: Int64) -> NDArray[np.bool_]:

@@ -66,7 +66,7 @@ def share_out(
     """Give each curve to the events that are active while it flows, or to idle where none is.
 
     Without ``idle_weight`` a curve's own density holds, and the active events divide it by weight. With
-    it, the curves are amounts per weight and second (see ``per_weight``): every event takes
+    it, the curves are amounts per weight (see ``supply``): every event takes
     its weight's worth, and idle ``idle_weight``'s. Also returns how long each event was the innermost of
     its lane, in seconds.
     """
@@ -88,20 +88,15 @@ def share_out(
     return [Shared(*each) for each in zip(charges, idle_until, idle_so_far.tolist(), strict=True)], active_s
 
 
-def per_weight(actors: Actors, curve: Curve, idle_weight: float) -> Curve:
-    """Scale a curve to amounts per weight and second: each interval's amount over the integral of the
-    weights that are active in it, or ``idle_weight`` where nothing is."""
-    modelled_until = np.zeros(len(curve.edges_ns))
+def modelled(actors: Actors, edges_ns: Int64, idle_weight: float) -> Float64:
+    """Weight times seconds between edges: the weights that are active, or ``idle_weight`` where none is."""
+    until = np.zeros(len(edges_ns))
     so_far = 0.0
-    for timeline in _timelines(actors, [curve], curve.edges_ns):
-        density = timeline.density(idle_weight)
-        modelled = density * (np.diff(timeline.t_ns) / NS_PER_S)
-        modelled_until[timeline.marks] = so_far + timeline.at_marks(modelled)
-        so_far += modelled.sum()
-    modelled = np.diff(modelled_until)
-    length_s = np.diff(curve.edges_ns) / NS_PER_S
-    scaled = np.divide(curve.amount * length_s, modelled, out=np.zeros(len(modelled)), where=modelled > 0)
-    return Curve(curve.edges_ns, scaled)
+    for timeline in _timelines(actors, [], edges_ns):
+        flow = timeline.density(idle_weight) * (np.diff(timeline.t_ns) / NS_PER_S)
+        until[timeline.marks] = so_far + timeline.at_marks(flow)
+        so_far += flow.sum()
+    return np.diff(until)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +281,7 @@ def _activity(
     order = np.argsort(points)
     glue = actors.kind[pieces.row] == RUNTIME
     any_glue = bool(glue.any())
-    weight = None if actors.weight is None else actors.weight[pieces.row]
+    weight = None if actors.weight is None else _quanta(actors.weight[pieces.row])
     main_weight, main_active = _active(pieces, cuts, weight, ~glue if any_glue else None, order)
     glue_weight = glue_active = None
     if any_glue:
@@ -295,7 +290,7 @@ def _activity(
     return _Timeline(
         pieces=pieces,
         glue=glue if any_glue else None,
-        weight=weight,
+        weight=None if weight is None else weight.weights(weight.count),
         t_ns=points[order],
         order=order,
         marks=marks,
@@ -306,33 +301,48 @@ def _activity(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Quanta:
+    """Weights as whole numbers of a small quantum. Sums of them are exact: a light event beside a heavy one
+    that comes and goes keeps its share, and what is active is never zero by rounding."""
+
+    count: Int64
+    quantum: float
+
+    def weights(self, count: Int64) -> Float64:
+        """Whole numbers of the quantum as weights again."""
+        return np.asarray(count * self.quantum, np.float64)
+
+
+def _quanta(weight: Float64) -> _Quanta:
+    """As fine as fits: all pieces of a window together must not overflow."""
+    quantum = float(weight.max(initial=1.0)) * (len(weight) + 1) / 2.0**62
+    return _Quanta(np.maximum(np.rint(weight / quantum), 1).astype(np.int64), quantum)
+
+
 def _active(
     pieces: Pieces,
     cuts: Cuts | None,
-    weight: Float64 | None,
+    weight: _Quanta | None,
     of_class: NDArray[np.bool_] | None,
     order: Int64,
 ) -> tuple[Float64, NDArray[np.bool_]]:
-    """The weight of a class that is active in each segment, and whether any is (counted exactly)."""
-    ones = np.ones(len(pieces))
-    # Sums of ones are exact in floating point: an active weight of zero is seen, whatever the weights.
-    count = np.cumsum(_changes(pieces, cuts, ones, of_class, len(order))[order])[:-1]
-    if weight is None:
-        return count, count > 0
-    total = np.cumsum(_changes(pieces, cuts, weight, of_class, len(order))[order])[:-1]
-    return total, count > 0
+    """The weight of a class that is active in each segment, and whether any is."""
+    counts = np.ones(len(pieces), np.int64) if weight is None else weight.count
+    total = np.cumsum(_changes(pieces, cuts, counts, of_class, len(order))[order])[:-1]
+    return total.astype(np.float64) if weight is None else weight.weights(total), total > 0
 
 
 def _changes(
-    pieces: Pieces, cuts: Cuts | None, weight: Float64, of_class: NDArray[np.bool_] | None, length: int
-) -> Float64:
+    pieces: Pieces, cuts: Cuts | None, weight: Int64, of_class: NDArray[np.bool_] | None, length: int
+) -> Int64:
     """By how much the active weight changes at each point: a piece starts, and what is around it stops."""
     count = len(pieces)
-    counts = weight if of_class is None else np.where(of_class, weight, 0.0)
+    counts = weight if of_class is None else np.where(of_class, weight, 0)
     rises = counts
     if pieces.parent is not None:
-        rises = counts - np.where(pieces.parent == NO_PARENT, 0.0, counts[pieces.parent])
-    changes = np.zeros(length)
+        rises = counts - np.where(pieces.parent == NO_PARENT, 0, counts[pieces.parent])
+    changes = np.zeros(length, np.int64)
     changes[:count], changes[count : 2 * count] = rises, -rises
     if cuts is not None and len(cuts.piece):
         taken, end = weight[cuts.piece], 2 * count + len(cuts.piece)

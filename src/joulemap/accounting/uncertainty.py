@@ -20,6 +20,7 @@ EDGE_RMS = 6**-0.5
 _DRAWS = 400
 _ROWS_AT_ONCE = 4096
 _MOST_BLOCKS = 100
+_FEW_STEPS = 24
 _NORMAL_975 = 1.959964
 _STUDENT_975 = (
     12.706,
@@ -43,10 +44,10 @@ def block_of_step(traced: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray
     """Which block each step is in (-1 for steps that were not traced), and the steps in each block.
 
     A block is about the cube root of the number of steps long, the usual choice where steps are
-    correlated over a few neighbours.
+    correlated over a few neighbours; of a few steps, each is a block.
     """
     count = int(traced.sum())
-    length = max(round(count ** (1 / 3)), -(-count // _MOST_BLOCKS), 1)
+    length = max(round(count ** (1 / 3)), -(-count // _MOST_BLOCKS)) if count > _FEW_STEPS else 1
     block = np.where(traced, (np.cumsum(traced) - 1) // length, -1).astype(np.int32)
     return block, np.bincount(block[traced], minlength=0)
 
