@@ -71,7 +71,7 @@ def test_raw_power_readings_come_back_as_power(clock):
 
 
 def test_what_was_recorded_comes_back_through_the_protocol(trace):
-    """Read by its own schedule, in real time, twentyfold: the energy is that of the recording."""
+    """Read by its own schedule, in real time, fourfold: the energy is that of the recording."""
     meter = ReplayMeter([trace], speed=4.0)
     assert meter.probe().available
     assert "GPU:0" in meter.probe().reason

@@ -1,8 +1,8 @@
 """A sensor whose truth is known: what it would show of given operations, and what they really drew.
 
 Every sensor is one machine with different settings: each ``period_s`` it shows the mean power of the last
-``window_s`` (as of ``lag_s`` ago), in steps of a quantum, with noise. A window longer than the period is a moving
-average; a shorter one sees only a part of each period. A counter adds what it saw to a running total.
+``window_s`` (as of ``lag_s`` ago), in steps of a quantum, with noise. A window longer than the period is a
+moving average; a shorter one sees only a part of each period. A counter adds what it saw to a running total.
 """
 
 from __future__ import annotations
