@@ -21,9 +21,9 @@ UPDATE_PERIOD_S = 0.001
 POLL_PERIOD_S = 0.004
 
 FORBIDDEN = (
-    "RAPL is for root only since CVE-2020-8694: fine-grained energy leaks secrets, so do not open the files to "
-    "everyone. Run as root, or give this program CAP_PERFMON so that it reads perf events, or let root run "
-    "`joulemap monitor` and use that."
+    "RAPL is for root only since CVE-2020-8694: fine-grained energy leaks secrets, so do not open the files "
+    "to everyone. Run as root, or give this program CAP_PERFMON so that it reads perf events, or let root "
+    "run `joulemap monitor` and use that."
 )
 MISSING = (
     "Virtual machines mostly have no RAPL, and a container may not show it; on a machine of your own, "
