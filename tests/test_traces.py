@@ -61,7 +61,13 @@ def columns(**changes):
         ({"end_ns": [5]}, "2 start times but 1 of end_ns"),
         ({"name": ["a"]}, "2 start times but 1 of name"),
         ({"start_ns": [0.0, float("nan")]}, "not finite"),
-        ({"start_ns": ["0", "5"]}, "integers"),
+        ({"start_ns": ["0", "5"]}, "must be nanoseconds since 1970"),
+        ({"start_ns": np.array([0, 2**63 + 5], np.uint64)}, "no times"),
+        ({"end_ns": [5, 1e30]}, "no times"),
+        ({"step": [-7, 0]}, "no steps"),
+        ({"step": [0.5, 1]}, "no steps"),
+        ({"step": [float("nan"), 1]}, "not finite"),
+        ({"name": ["a", None]}, "None is not a name"),
         ({"start_ns": [[0, 5]]}, "column"),
         ({"kind": "thread"}, "'thread' is none of"),
         ({"phase": ["forward", "sideways"]}, "'sideways' is none of"),
@@ -93,6 +99,9 @@ def test_event_columns_have_defaults():
         ([0, 1], [float("nan")], "not finite"),
         ([0, 1], [-1.0], "negative"),
         ([0, 0], [1.0], "take no time"),
+        ([0, 1], ["x"], "must be numbers"),
+        ([0, 1], [[1.0]], "must be a column"),
+        ([-(2**62), 2**62], [1.0], "no times"),
     ],
 )
 def test_power_that_cannot_be_is_refused(edges, energy, message):
@@ -114,6 +123,27 @@ def test_a_counter_that_is_polled_faster_than_it_updates_gives_its_updates():
     assert np.diff(trace.edges_ns).tolist() == [100_000_000] * 19
     assert trace.power_w.tolist() == pytest.approx([300.0] * 19)
     assert trace.period_s == pytest.approx(0.1)
+
+
+def test_a_declared_update_period_is_believed():
+    domain = Domain("GPU:0", "GPU:0", update_period_s=0.1)
+    t = np.arange(300) * 1_000_000
+    trace = PowerTrace.from_counter(domain, t, np.floor(t / 1e8) * 10)
+    assert trace.edges_ns.tolist() == [0, 100_000_000, 200_000_000]
+    assert trace.power_w.tolist() == pytest.approx([100.0, 100.0])
+    still = PowerTrace.from_counter(domain, t, np.full(300, 7.0))
+    assert (still.total_j, still.edges_ns[-1]) == (0, t[-1])
+
+
+def test_a_trace_does_not_change_with_the_arrays_it_was_made_from():
+    start = np.array([0, 5])
+    events = EventTrace.from_columns(**columns(start_ns=start))
+    start[0] = 3
+    assert events.start_ns.tolist() == [0, 5]
+    with pytest.raises(ValueError, match="read-only"):
+        events.start_ns[0] = 1
+    with pytest.raises(InputError, match="2 gap marks"):
+        PowerTrace(GPU, [0, 1], [1.0], gap=np.zeros(2, bool))
 
 
 def test_a_device_that_draws_nothing_for_long_has_measured_zero():

@@ -33,8 +33,12 @@ class Labels:
         if isinstance(values, str):
             return cls(np.zeros(length or 0, np.int32), (values,))
         index: dict[str, int] = {}
-        codes = np.fromiter((index.setdefault(str(v), len(index)) for v in values), np.int32)
-        return cls(codes, tuple(index))
+        codes = np.fromiter((index.setdefault(value, len(index)) for value in values), np.int32)
+        words = tuple(map(str, index))  # NumPy's own strings become plain ones
+        if not all(isinstance(word, str) for word in index):
+            odd = next(word for word in index if not isinstance(word, str))
+            raise InputError(f"{odd!r} is not a name.", "Names, devices and phases are strings.")
+        return cls(codes, words)
 
     @classmethod
     def among(cls, words: tuple[str, ...], values: Labels | str | Iterable[str], length: int) -> Labels:

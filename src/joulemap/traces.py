@@ -15,6 +15,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joulemap.columns import amounts, refuse, step_numbers, times_ns
+from joulemap.counters import gaps, in_order, updates
 from joulemap.devices import Device, Domain
 from joulemap.errors import InputError
 from joulemap.labels import Labels
@@ -71,8 +73,8 @@ class EventTrace:
         Left out, ``kind`` is ``kernel`` on accelerators and ``op`` on CPUs, ``op`` is the last part of
         the name, and ``step`` is none.
         """
-        start = _nanoseconds(start_ns, "start_ns")
-        end = _nanoseconds(end_ns, "end_ns")
+        start = times_ns(start_ns, "start_ns")
+        end = times_ns(end_ns, "end_ns")
         rows = len(start)
         names, devices = Labels.of(name, rows), Labels.of(device, rows)
         trace = cls(
@@ -84,7 +86,7 @@ class EventTrace:
             kind=Labels.among(KINDS, _default_kinds(devices) if kind is None else kind, rows),
             op=names.mapped([leaf(word) for word in names.words]) if op is None else Labels.of(op, rows),
             phase=Labels.among(PHASES, phase, rows),
-            step=np.full(rows, NO_STEP, np.int32) if step is None else np.asarray(step, np.int32),
+            step=np.full(rows, NO_STEP, np.int32) if step is None else step_numbers(step, "step"),
         )
         trace._check()
         return trace
@@ -165,32 +167,26 @@ class PowerTrace:
         energy_j: ArrayLike,
         gap: NDArray[np.bool_] | None = None,
     ) -> None:
-        edges = _nanoseconds(edges_ns, f"edges_ns of {domain.name}")
-        energy = np.asarray(energy_j, np.float64)
+        name = domain.name
+        edges = times_ns(edges_ns, f"the edges of {name}")
+        energy = amounts(energy_j, f"the energies of {name}")
+        marks = np.zeros(len(energy), bool) if gap is None else np.asarray(gap, bool)
         if len(edges) != len(energy) + 1 and not len(edges) == len(energy) == 0:
             raise InputError(
-                f"{domain.name}: {len(energy)} intervals need {len(energy) + 1} edges, not {len(edges)}."
+                f"{name}: {len(energy)} intervals need {len(energy) + 1} edges, not {len(edges)}."
             )
-        _refuse(domain, "edges_ns", np.diff(edges) < 0, "go back in time", "Sort the readings by time.")
-        _refuse(domain, "energy_j", ~np.isfinite(energy), "are not finite", "Leave out readings that failed.")
-        _refuse(
-            domain,
-            "energy_j",
-            energy < 0,
-            "are negative",
-            "Energy only adds up; for a running counter use from_counter.",
-        )
-        _refuse(
-            domain,
-            "energy_j",
-            (np.diff(edges) == 0) & (energy > 0),
-            "take no time",
-            "Two readings share one timestamp.",
-        )
+        if len(marks) != len(energy):
+            raise InputError(f"{name}: {len(energy)} intervals, but {len(marks)} gap marks.")
+        length = np.diff(edges)
+        refuse(f"the edges of {name}", length < 0, "go back in time", "Sort the readings by time.")
+        hint = "Energy only adds up; for a running counter use from_counter."
+        refuse(f"the energies of {name}", energy < 0, "are negative", hint)
+        timeless = (length == 0) & (energy > 0)
+        refuse(f"the energies of {name}", timeless, "take no time", "Two readings share one timestamp.")
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "edges_ns", edges)
         object.__setattr__(self, "energy_j", energy)
-        object.__setattr__(self, "gap", np.zeros(len(energy), bool) if gap is None else gap)
+        object.__setattr__(self, "gap", marks)
 
     @classmethod
     def from_counter(
@@ -205,17 +201,16 @@ class PowerTrace:
         steps = np.diff(total)
         if wraps_at_j is not None:
             steps = np.where(steps < 0, steps + wraps_at_j, steps)
-        _refuse(
-            domain,
-            "the counter",
+        refuse(
+            f"{domain.name}'s readings",
             steps < 0,
             "go backwards",
             "A counter only grows. Say where it wraps (wraps_at_j); a reset needs two recordings.",
         )
-        keep = _updates(t, steps, domain.update_period_s)
+        keep = updates(t, steps, domain.update_period_s)
         edges = t[keep]
         energy = np.diff(np.concatenate(([0.0], np.cumsum(steps)))[keep]) if len(t) else np.zeros(0)
-        return cls(domain, edges, np.maximum(energy, 0.0), gap=_gaps(edges))
+        return cls(domain, edges, np.maximum(energy, 0.0), gap=gaps(edges))
 
     @classmethod
     def from_samples(
@@ -226,10 +221,10 @@ class PowerTrace:
         Where readings are missing for long the energy is unknown: the gap is marked and holds none.
         """
         t, power = _readings(domain, t_ns, power_w, "power_w")
-        _refuse(domain, "power_w", power < 0, "are negative", "Power drawn is never below zero.")
+        refuse(f"{domain.name}'s power", power < 0, "are negative", "Power drawn is never below zero.")
         if end_ns is not None:
             t, power = np.append(t, np.int64(end_ns)), np.append(power, 0.0)
-        gap = _gaps(t)
+        gap = gaps(t)
         energy = power[:-1] * (np.diff(t) / NS_PER_S) if len(t) else np.zeros(0)
         return cls(domain, t, np.where(gap, 0.0, energy), gap=gap)
 
@@ -292,7 +287,7 @@ class Steps:
         label: Words = "step",
     ) -> Steps:
         """Steps in order of time; ``label`` keeps kinds apart (``train``, ``test``)."""
-        start, end = _nanoseconds(start_ns, "step start_ns"), _nanoseconds(end_ns, "step end_ns")
+        start, end = times_ns(start_ns, "step starts"), times_ns(end_ns, "step ends")
         rows = len(start)
         marks = np.broadcast_to(np.asarray(traced, bool), (rows,)).copy()
         steps = cls(start, end, marks, Labels.of(label, rows))
@@ -340,19 +335,6 @@ class ClockAnchor:
         return np.asarray(self.ours_start_ns + elapsed + drifted, np.int64)
 
 
-def _nanoseconds(values: ArrayLike, what: str) -> Int64:
-    times = np.asarray(values)
-    if times.ndim != 1:
-        raise InputError(f"{what} must be a column of numbers.")
-    if times.dtype.kind == "f" and not np.isfinite(times).all():
-        raise InputError(
-            f"{what} has values that are not finite, first in row {int(np.argmin(np.isfinite(times)))}."
-        )
-    if times.dtype.kind not in "iuf" and len(times):
-        raise InputError(f"{what} must be integers: nanoseconds since 1970.")
-    return times.astype(np.int64, copy=False)
-
-
 def _lanes(values: Words | ArrayLike, rows: int) -> Labels:
     if isinstance(values, (Labels, str)):
         return Labels.of(values, rows)
@@ -368,40 +350,8 @@ def _default_kinds(devices: Labels) -> Labels:
     return devices.mapped(kinds)
 
 
-def _refuse(domain: Domain, what: str, bad: NDArray[np.bool_], how: str, hint: str) -> None:
-    if bad.any():
-        raise InputError(
-            f"{domain.name}: {int(bad.sum())} values of {what} {how}, first in row {int(np.argmax(bad))}.",
-            hint,
-        )
-
-
 def _readings(domain: Domain, t_ns: ArrayLike, values: ArrayLike, what: str) -> tuple[Int64, Float64]:
-    """Readings in order of time, as they came where two share a timestamp."""
-    t = _nanoseconds(t_ns, f"t_ns of {domain.name}")
-    numbers = np.asarray(values, np.float64)
+    t, numbers = times_ns(t_ns, f"{domain.name}'s t_ns"), amounts(values, f"{domain.name}'s {what}")
     if len(t) != len(numbers):
         raise InputError(f"{domain.name}: {len(t)} timestamps but {len(numbers)} of {what}.")
-    _refuse(domain, what, ~np.isfinite(numbers), "are not finite", "Leave out readings that failed.")
-    if (np.diff(t) < 0).any():
-        order = np.argsort(t, kind="stable")
-        t, numbers = t[order], numbers[order]
-    last_of_its_time = np.append(np.diff(t) > 0, True) if len(t) else np.zeros(0, bool)
-    return t[last_of_its_time], numbers[last_of_its_time]
-
-
-def _updates(t: Int64, steps: Float64, period_s: float | None) -> NDArray[np.bool_]:
-    """Which readings of a counter to keep as edges: all, or where it is polled faster than it updates,
-    the first, those with a new value, and those that stay unchanged for longer than an update takes."""
-    changed = np.concatenate(([True], steps > 0)) if len(t) else np.zeros(0, bool)
-    if changed.sum() < 4 or changed.mean() > 0.5:
-        return np.ones(len(t), bool)
-    period_ns = period_s * NS_PER_S if period_s else float(np.median(np.diff(t[changed])))
-    since_change = t - np.maximum.accumulate(np.where(changed, t, t[0]))
-    return changed | (since_change > 1.5 * period_ns)
-
-
-def _gaps(edges: Int64) -> NDArray[np.bool_]:
-    """Intervals ten times as long as the usual one."""
-    length = np.diff(edges)
-    return length > 10 * np.median(length) if len(length) else np.zeros(0, bool)
+    return in_order(t, numbers)
