@@ -1,6 +1,8 @@
 """Small meters for tests: counters in files, as RAPL has them, and numbers from a function."""
 
 import os
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,8 +55,9 @@ class FileMeter:
         if not paths:
             raise MeterError(f"{self.folder} has no counters.")
         return [
-            FileChannel(path, Domain(path.stem, f"CPU:{number}", sensor="file", update_period_s=0.001))
+            FileChannel(path, Domain(name, f"CPU:{number}", sensor="file", update_period_s=0.001))
             for number, path in enumerate(paths)
+            for name in [path.name.removesuffix("_uj")]
         ]
 
     def facts(self):
@@ -102,3 +105,46 @@ class FunctionMeter:
 def open_descriptors():
     """How many this process has."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Feeder:
+    """Counts in a file as a sensor would, until it is stopped: 100 W, an update a millisecond."""
+
+    def __init__(self, path, start_j=0.0, wraps_at_j=WRAPS_AT_J, power_w=100.0):
+        self.path, self.start_j, self.wraps_at_j, self.power_w = path, start_j, wraps_at_j, power_w
+        self.fed_j = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self.put(start_j)
+
+    def put(self, energy_j):
+        text = f"{round(energy_j % self.wraps_at_j * 1e6):015d}\n".encode()
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT)
+        os.pwrite(handle, text, 0)
+        os.close(handle)
+
+    def _feed(self):
+        while not self._stop.wait(0.001):
+            self.step()
+
+    def step(self):
+        self.fed_j += self.power_w * 0.001
+        self.put(self.start_j + self.fed_j)
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        """From now on the counter stands still; what was counted is in ``fed_j``."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+def wait_for(condition, seconds=20.0):
+    """Until it holds; what it returned."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.02)
+    return found

@@ -125,6 +125,10 @@ class Sampler:
         """What is metered."""
         return [reader.channel.domain for reader in self._readers]
 
+    def prime(self) -> None:
+        """Take the first reading of every channel, before the loop starts."""
+        self._read_due(None)
+
     def run(self, waiter: Waiter, hand_over: Callable[[Batch], None]) -> Summary:
         """Sample until the waiter is stopped, then close the meters."""
         now_ns = self.timeline.now_ns

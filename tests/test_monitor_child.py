@@ -1,0 +1,308 @@
+"""The monitor as a child of the program, with real processes that are stopped, killed and starved."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joulemap.errors import MeterError
+from joulemap.monitor.child import start_monitor
+from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+
+from .monitor_meters import Feeder, open_descriptors, wait_for
+from .recordings import REPOSITORY
+
+METERS = "tests.monitor_meters:file_meters"
+
+
+@pytest.fixture
+def sensors(tmp_path):
+    folder = tmp_path / "sensors"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def feeder(sensors):
+    feeder = Feeder(sensors / "package-0_uj")
+    yield feeder
+    feeder.stop()
+
+
+@pytest.fixture
+def writer(tmp_path):
+    return RecordingWriter.create(tmp_path / "run.joulemap", RecordingInfo())
+
+
+@pytest.fixture
+def start(writer, sensors):
+    """Start monitors; none outlives its test."""
+    handles = []
+
+    def start(path=writer.path, folder=sensors):
+        handles.append(start_monitor(path, meters=METERS, arguments={"folder": str(folder)}))
+        return handles[-1]
+
+    yield start
+    for handle in handles:
+        with suppress(ProcessLookupError):
+            os.kill(handle.pid, signal.SIGCONT)
+        handle.stop()
+
+
+def power(path):
+    """The power on disk so far, or None."""
+    traces = Recording.open(path).power()
+    return traces[0] if traces else None
+
+
+def rows(path, name="monitor"):
+    table = Recording.open(path).table(name)
+    return 0 if table is None else table.num_rows
+
+
+def is_gone(pid):
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_power_shares_facts_and_its_own_quality_are_recorded(start, feeder, writer):
+    handle = start()
+    feeder.start()
+    wait_for(lambda: rows(writer.path))
+    feeder.stop()
+    report = handle.stop()
+    writer.finish()
+    recording = Recording.open(writer.path)
+    assert [domain.name for domain in handle.domains] == ["package-0"]
+    assert power(writer.path).total_j == pytest.approx(feeder.fed_j)
+    assert list(recording.shares()) == ["package-0"]
+    assert set(recording.table("facts")["name"].to_pylist()) == {"CPU:0 load_percent"}
+    quality = recording.table("monitor")
+    assert sum(quality["reads"].to_pylist()) == report.quality.reads > 0
+    assert report.quality.cpu_s > 0
+    assert report.anchor.clock == "system clock"
+    assert not [note for note in report.notes if "changed" not in note]
+    assert handle.stop() == report
+    assert not handle.alive
+
+
+def test_nothing_to_meter_is_an_error_that_leaves_nothing_behind(writer, sensors):
+    before = open_descriptors()
+    with pytest.raises(MeterError, match="has no counters"):
+        start_monitor(writer.path, meters=METERS, arguments={"folder": str(sensors)})
+    with pytest.raises(MeterError, match="names no meters"):
+        start_monitor(writer.path, meters="nowhere:nothing")
+    with pytest.raises(MeterError, match="TypeError"):
+        start_monitor(writer.path, meters=METERS, arguments={"wrong": 1})
+    assert open_descriptors() == before
+
+
+def test_wraps_around_under_load(start, writer, sensors):
+    feeder = Feeder(sensors / "package-0_uj", start_j=262_142.99)
+    handle = start()
+    feeder.start()
+    wait_for(lambda: feeder.fed_j > 20)
+    feeder.stop()
+    handle.stop()
+    assert power(writer.path).total_j == pytest.approx(feeder.fed_j)
+
+
+def test_a_stopped_monitor_leaves_a_gap_and_loses_no_energy(start, feeder, writer):
+    handle = start()
+    feeder.start()
+    wait_for(lambda: feeder.fed_j > 10)
+    os.kill(handle.pid, signal.SIGSTOP)
+    wait_for(lambda: feeder.fed_j > 110)
+    os.kill(handle.pid, signal.SIGCONT)
+    wait_for(lambda: feeder.fed_j > 130)
+    feeder.stop()
+    report = handle.stop()
+    trace = power(writer.path)
+    assert trace.total_j == pytest.approx(feeder.fed_j)
+    assert trace.gap.any()
+    assert trace.energy_j[trace.gap].max() > 50
+    assert report.quality.missed > 100
+
+
+def test_a_sensor_that_vanishes_and_comes_back(start, feeder, writer):
+    handle = start()
+    feeder.put(5.0)
+    hidden = feeder.path.with_suffix(".away")
+    feeder.path.rename(hidden)
+    wait_for(lambda: rows(writer.path, "notes"))
+    hidden.rename(feeder.path)
+    feeder.put(50.0)
+    report = handle.stop()
+    assert power(writer.path).total_j == pytest.approx(50.0)
+    assert report.notes[0] == (
+        "package-0 cannot be read: package-0_uj: No such file or directory. It is tried again."
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_permission_lost_on_the_way(start, feeder, writer):
+    handle = start()
+    feeder.path.chmod(0)
+    wait_for(lambda: rows(writer.path, "notes"))
+    feeder.path.chmod(0o600)
+    assert "Permission denied" in handle.stop().notes[0]
+
+
+def test_a_counter_that_goes_backwards(start, feeder, writer):
+    feeder.put(100.0)
+    handle = start()
+    feeder.put(110.0)
+    wait_for(lambda: rows(writer.path))
+    feeder.put(20.0)
+    wait_for(lambda: rows(writer.path, "notes"))
+    feeder.put(25.0)
+    handle.stop()
+    trace = power(writer.path)
+    assert trace.total_j == pytest.approx(15.0)
+    assert (trace.energy_j >= 0).all()
+
+
+def test_a_full_disk_is_waited_for(start, feeder, writer):
+    handle = start()
+    feeder.start()
+    soft, hard = resource.prlimit(handle.pid, resource.RLIMIT_FSIZE)
+    wait_for(lambda: rows(writer.path))
+    resource.prlimit(handle.pid, resource.RLIMIT_FSIZE, (1024, hard))
+    fed_j = feeder.fed_j
+    wait_for(lambda: feeder.fed_j > fed_j + 200)
+    resource.prlimit(handle.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    feeder.stop()
+    handle.stop()
+    assert power(writer.path).total_j == pytest.approx(feeder.fed_j)
+    notes = Recording.open(writer.path).table("notes")["text"].to_pylist()
+    assert any("largest file allowed" in note and "Written later" in note for note in notes)
+
+
+def test_a_disk_that_stays_full_is_told(start, feeder):
+    handle = start()
+    resource.prlimit(
+        handle.pid, resource.RLIMIT_FSIZE, (0, resource.prlimit(handle.pid, resource.RLIMIT_FSIZE)[1])
+    )
+    feeder.put(1.0)
+    assert any("cannot be written" in note for note in handle.stop().notes)
+
+
+def test_a_killed_monitor_is_named_and_what_it_wrote_is_there(start, feeder, writer):
+    handle = start()
+    feeder.start()
+    wait_for(lambda: rows(writer.path) >= 1)
+    os.kill(handle.pid, signal.SIGKILL)
+    report = handle.stop()
+    assert report.notes == ["The monitor died (exit code -9): the power is missing from its last second on."]
+    assert report.quality is None
+    writer.finish()
+    assert power(writer.path).total_j > 0
+
+
+def test_a_monitor_that_does_not_answer_is_ended(start, feeder):
+    handle = start()
+    os.kill(handle.pid, signal.SIGSTOP)
+    assert "did not answer" in handle.stop(timeout_s=0.1).notes[0]
+    assert is_gone(handle.pid)
+
+
+def test_two_recordings_at_once(start, feeder, writer, tmp_path):
+    other = RecordingWriter.create(tmp_path / "other.joulemap", RecordingInfo())
+    first, second = start(), start(other.path)
+    feeder.start()
+    wait_for(lambda: feeder.fed_j > 20)
+    feeder.stop()
+    first.stop()
+    second.stop()
+    assert power(writer.path).total_j == power(other.path).total_j == pytest.approx(feeder.fed_j)
+    other.finish()
+
+
+def test_short_recordings_leave_nothing_behind(feeder, sensors, tmp_path):
+    before = open_descriptors()
+    for number in range(8):
+        with RecordingWriter.create(tmp_path / f"{number}.joulemap", RecordingInfo()) as writer:
+            handle = start_monitor(writer.path, meters=METERS, arguments={"folder": str(sensors)})
+            feeder.step()
+            handle.stop()
+        assert is_gone(handle.pid)
+        assert power(writer.path).total_j == pytest.approx(0.1)
+    assert open_descriptors() == before
+
+
+def test_the_end_of_the_thread_that_started_it_is_not_the_end_of_the_program(start, feeder, writer):
+    handles = []
+    thread = threading.Thread(target=lambda: handles.append(start()))
+    thread.start()
+    thread.join()
+    wait_for(lambda: rows(writer.path) >= 2)
+    assert handles[0].alive
+
+
+def test_a_forked_child_leaves_the_monitor_alone(start, feeder):
+    handle = start()
+    child = os.fork()
+    if not child:
+        os._exit(len(handle.stop().notes))
+    assert os.waitpid(child, 0)[1] == 0
+    assert handle.alive
+
+
+PROGRAM = """
+import json, os, sys, time
+from joulemap.monitor.child import start_monitor
+meters = "tests.monitor_meters:file_meters"
+handle = start_monitor(sys.argv[1], meters=meters, arguments={"folder": sys.argv[2]})
+worker = os.fork() if sys.argv[3] == "workers" else 0
+if worker or sys.argv[3] == "alone":
+    print(json.dumps([handle.pid, worker]), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("with_workers", ["alone", "workers"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_monitor_ends_with_the_program_however_it_dies(writer, feeder, sensors, with_workers, how):
+    """Workers that were forked hold the program's ends of all pipes; the monitor ends nevertheless."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, writer.path, sensors, with_workers],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    monitor, worker = json.loads(program.stdout.readline())
+    try:
+        for _ in range(20):
+            feeder.step()
+        program.send_signal(how)
+        program.wait(20)
+        wait_for(lambda: is_gone(monitor))
+    finally:
+        if worker:
+            os.kill(worker, signal.SIGKILL)
+        program.stdout.close()
+    assert power(writer.path).total_j == pytest.approx(feeder.fed_j)
+
+
+def test_program_and_monitor_killed_together_lose_at_most_what_was_not_written(writer, feeder, sensors):
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, writer.path, sensors, "alone"], cwd=REPOSITORY, stdout=subprocess.PIPE
+    )
+    monitor, _ = json.loads(program.stdout.readline())
+    feeder.step()
+    wait_for(lambda: rows(writer.path))
+    os.kill(monitor, signal.SIGKILL)
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    trace = power(writer.path)
+    assert trace.total_j == pytest.approx(0.1)
+    assert np.all(np.diff(trace.edges_ns) > 0)
