@@ -26,8 +26,6 @@ MOST_NOTES = 100
 STEP_NS = 50_000_000
 """The system clock was stepped when it moves this far against the monotonic clock within a second."""
 
-_LATE_NS = 1_000_000  # what is less late than this has missed no deadline
-
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -81,7 +79,18 @@ class _Reader:
         self.read = channel.read
         self.next_ns, self.saw = channel.schedule.next_ns, channel.schedule.saw
         self.stamp_ns: Callable[[int, int], int] = getattr(channel.schedule, "stamp_ns", _middle)
+        self.period_ns = round(getattr(channel.schedule, "period_s", 0.0) * NS_PER_S)
+        self.value: float | None = None
         self.due_ns = now_ns
+
+    def take(self, value: float, before_ns: int, after_ns: int) -> None:
+        """Keep a reading. A schedule that learns when the sensor updates knows better than the middle of
+        the call what time a new value is of."""
+        changed, self.value = value != self.value, value
+        self.saw(before_ns, after_ns, changed)
+        stamp_ns = self.stamp_ns if changed else _middle
+        self.track.saw(stamp_ns(before_ns, after_ns), value)
+        self.due_ns = self.next_ns(after_ns)
 
 
 def _middle(before_ns: int, after_ns: int) -> int:
@@ -173,20 +182,15 @@ class Sampler:
                 reader.due_ns = reader.next_ns(now_ns())
                 continue
             after_ns = now_ns()
-            changed = reader.track.saw(reader.stamp_ns(before_ns, after_ns), value)
-            reader.saw(before_ns, after_ns, changed)
             if due_by_ns is not None:
                 self._keep_lateness(reader, before_ns)
-            reader.due_ns = reader.next_ns(after_ns)
+            reader.take(value, before_ns, after_ns)
 
     def _keep_lateness(self, reader: _Reader, before_ns: int) -> None:
         late_ns = before_ns - reader.due_ns
         self._score.late_ns.append(late_ns)
-        if late_ns > _LATE_NS:
-            following_ns = reader.next_ns(reader.due_ns)
-            if following_ns <= before_ns:
-                period_ns = max(following_ns - reader.due_ns, 1)
-                self._score.missed += 1 + (before_ns - following_ns) // period_ns
+        if late_ns > reader.period_ns > 0:
+            self._score.missed += late_ns // reader.period_ns
 
     def _batch(self, last: bool = False) -> Batch:
         t_ns = self.timeline.now_ns()

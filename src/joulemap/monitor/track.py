@@ -58,26 +58,18 @@ class Track:
         self._recent_ns = np.zeros(0, np.int64)
         self._failing = self._frozen = False
 
-    def saw(self, t_ns: int, value: float) -> bool:
-        """Take a reading; whether it was new. A reading that cannot be right counts as failed."""
+    def saw(self, t_ns: int, value: float) -> None:
+        """Take a reading. One that cannot be right counts as failed; one of the past is passed over."""
         if not math.isfinite(value) or value < 0:
             self.failed(t_ns, f"it says {value}, which cannot be right")
-            return False
+            return
         if self._failing:
             self._recovered(t_ns)
         if not self._edges:
             self._edges, self._value, self._read_ns = [t_ns], value, t_ns
-            return True
-        if t_ns <= self._read_ns:
-            return False
-        self._read_ns = t_ns
-        changed = value != self._value
-        if self._counter:
-            self._count(t_ns, value, changed)
-        else:
-            self._close(t_ns, self._value * ((t_ns - self._edges[-1]) / NS_PER_S))
-        self._value = value
-        return changed
+        elif t_ns > self._edges[-1]:
+            self._read_ns = t_ns
+            self._add(t_ns, value)
 
     def failed(self, t_ns: int, reason: str) -> None:
         """A reading did not come; said once, until one comes again."""
@@ -104,10 +96,16 @@ class Track:
             self._close(self._read_ns, 0.0, unknown=self._frozen)
         return self.take()
 
-    def _count(self, t_ns: int, value: float, changed: bool) -> None:
-        if not changed:
+    def _add(self, t_ns: int, value: float) -> None:
+        if not self._counter:
+            self._close(t_ns, self._value * ((t_ns - self._edges[-1]) / NS_PER_S))
+        elif value != self._value:
+            self._count(t_ns, value)
+        else:
             self._look_for_frozen(t_ns)
-            return
+        self._value = value
+
+    def _count(self, t_ns: int, value: float) -> None:
         self._frozen, self._changed_ever = False, True
         step_j = value - self._value
         if step_j < 0 and self._wraps_at_j is not None and step_j + self._wraps_at_j < self._wraps_at_j / 2:
