@@ -142,10 +142,12 @@ def test_depth_top_and_summaries(recording):
     assert {row["name"] for row in rows} >= {"bert", "cls", "optimizer"}
     summarised = joulemap("show", recording, "--summarised", "--depth", 4).stdout
     assert re.search(r"encoder/layer/\*", summarised)
-    named = joulemap("show", recording, "--name", "layer_*=transformer", "--json").stdout
-    assert json.loads(named)["rows"]
+    named = json.loads(joulemap("show", recording, "--name", "*=transformer", "--json").stdout)["rows"]
+    assert any("encoder/layer/transformer/" in row["name"] for row in named)
+    assert "No module matches" in joulemap("show", recording, "--name", "layer_?=x", check=2).stderr
     top = joulemap("show", recording, "--by", "op", "--top", 3).stdout
     assert len(re.findall(r"^\S+ +[\d.]+ ± ", top, re.MULTILINE)) >= 3
+    assert re.search(r"^… \d+ more ", top, re.MULTILINE)
 
 
 def test_net_needs_a_baseline_and_says_how(recording):
@@ -163,6 +165,56 @@ def test_both_rules_agree(recording):
     recency = json.loads(joulemap("show", recording, "--depth", 1, "--rule", "recency", "--json").stdout)
     for one, other in zip(exact["rows"], recency["rows"], strict=True):
         assert one["energy_j"] == pytest.approx(other["energy_j"], rel=1e-9)
+
+
+def test_questions_that_make_no_sense_are_refused(recording):
+    assert "Choose one" in joulemap("show", recording, "--json", "--csv", check=2).stderr
+    assert "no domain 'GPU:9'" in joulemap("show", recording, "--baseline", "GPU:9=3W", check=2).stderr
+    assert (
+        "cannot be the idle baseline"
+        in joulemap("show", recording, "--baseline", "GPU:0=-5W", check=2).stderr
+    )
+    assert "--power" in joulemap("show", recording, "--by", "step", "--power", check=2).stderr
+    assert "No such option" in joulemap("show", recording, "--nonsense", check=2).stderr
+
+
+@pytest.fixture(name="odd", scope="module")
+def make_odd_recording(tmp_path_factory):
+    """Names that try to be clever, and one that is very long."""
+    from joulemap import Domain, EventTrace, PowerTrace, RecordingWriter
+    from joulemap.recording import RecordingInfo
+
+    path = tmp_path_factory.mktemp("odd") / "odd ü.joulemap"
+    second = 10**9
+    names = ["[red]markup[/red]/op", "\x1b[31mred\x1b[0m/op", "two\nlines", "\u202eright to left", "n" * 120]
+    times = [number * second for number in range(len(names) + 1)]
+    with RecordingWriter.create(path, RecordingInfo()) as writer:
+        writer.put_events(
+            EventTrace.from_columns(name=names, device="GPU:0", start_ns=times[:-1], end_ns=times[1:])
+        )
+        writer.put_power(PowerTrace(Domain("GPU:0", "GPU:0"), times, [10.0] * len(names)))
+    return path
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_name_can_hide_the_numbers_or_move_the_cursor(odd, columns):
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal("show", odd, columns=columns))
+    assert len(re.findall(r"10\.0 ± [\d.]+ J +20\.0 %", plain)) >= 5
+    assert max(map(len, plain.splitlines())) <= columns
+    piped = joulemap("show", odd).stdout
+    assert "[red]markup[/red]" in piped
+    assert "\x1b" not in piped
+    assert "two\\nlines" in piped
+    assert "\u202e" not in piped
+
+
+def test_output_that_cannot_be_written_is_said_not_traced(recording):
+    for redirect, code in (("> /dev/full", 2), (">&-", 0)):
+        command = f"{sys.executable} -m joulemap show {recording} --json {redirect}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == code
+    assert "?" in joulemap("show", recording, PYTHONIOENCODING="ascii").stdout
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -196,6 +248,8 @@ def test_a_damaged_recording_is_named_and_the_rest_can_be_had(recording, tmp_pat
     assert "events.parquet" in said
     assert "--salvage" in said
     assert "measured" in joulemap("show", broken, "--salvage").stdout
+    events.unlink()
+    assert "(untraced)" in joulemap("show", broken, "--salvage").stdout
     newer = json.loads((broken / "recording.json").read_text()) | {"format": 99}
     (broken / "recording.json").write_text(json.dumps(newer))
     assert "newer joulemap" in joulemap("show", broken, check=2).stderr

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.recording import Recording
+from joulemap.recording.folder import EVENTS
+from joulemap.traces import PowerTrace, Steps
 
 
 def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
@@ -17,12 +19,19 @@ def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
 def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact") -> Footprint:
     """Account a recording, or the recording at a path; conservation is checked."""
     opened = recording if isinstance(recording, Recording) else load(recording)
+    events, power = opened.events(), opened.power()
     footprint = attribute(
-        opened.events(),
-        opened.power(),
+        events,
+        power,
         rule,
-        steps=opened.steps(),
+        steps=_unknown(power) if EVENTS in opened.lost else opened.steps(),
         window_ns=opened.info.window_ns,
         shares=opened.shares(),
     )
     return replace(footprint, warnings=(*opened.info.warnings, *opened.notes, *footprint.warnings))
+
+
+def _unknown(power: list[PowerTrace]) -> Steps:
+    """Where the events are lost, nothing is known to have been idle: all time is one untraced step."""
+    edges = [int(edge) for trace in power if len(trace) for edge in (trace.edges_ns[0], trace.edges_ns[-1])]
+    return Steps.from_columns(start_ns=[min(edges, default=0)], end_ns=[max(edges, default=0)], traced=False)

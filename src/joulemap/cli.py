@@ -6,19 +6,23 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
 from joulemap import __version__
-from joulemap.errors import JoulemapError
+from joulemap.errors import InputError, JoulemapError
 
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 COMMANDS = {
+    "calibrate": "joulemap.commands.calibrate",
     "demo": "joulemap.commands.demo",
+    "doctor": "joulemap.commands.doctor",
     "import": "joulemap.commands.import_",
     "show": "joulemap.commands.show",
 }
@@ -46,19 +50,47 @@ def commands() -> None:
     """Where do my joules go? Energy of deep-learning programs by layer, operation, phase and device."""
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command; what it refuses is said on standard error, with what to do about it."""
+    if sys.stdout is None:  # closed by the caller: nobody wants to read
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± must not stop us
     try:
-        return commands(arguments, prog_name="joulemap")
-    except JoulemapError as error:
+        code = commands.main(arguments, prog_name="joulemap", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.ClickException, click.Abort, click.exceptions.Exit, JoulemapError, OSError) as error:
+        code = _explain(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong, and return the exit code for it."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return _leave_output()
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.Abort):
+        click.echo("joulemap: interrupted", err=True)
+        return INTERRUPTED
+    if isinstance(error, OSError):
+        _leave_output()
+        error = InputError(f"{error.strerror or error}: {error.filename or 'standard output'}.")
+    if isinstance(error, JoulemapError):
         click.secho(f"joulemap: {error.message}", fg="red", err=True)
-        if error.hint:
-            click.echo(error.hint, err=True)
-        sys.exit(BAD_INPUT)
-    except BrokenPipeError:
-        # The reader (head, less) has what it wanted; Python must not complain while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        click.echo(error.hint, err=True, nl=bool(error.hint))
+    return BAD_INPUT
+
+
+def _leave_output() -> int:
+    """Whoever read our output has what they wanted, or cannot take more: Python must not complain about it
+    while it closes standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 if __name__ == "__main__":

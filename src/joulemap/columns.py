@@ -21,7 +21,7 @@ LATEST_NS = 1 << 62
 def times_ns(values: ArrayLike, what: str) -> NDArray[np.int64]:
     """Epoch nanoseconds; floats are cut to whole ones."""
     column = _numbers(values, what, "nanoseconds since 1970")
-    if len(column) and not (-LATEST_NS < float(column.min()) and float(column.max()) < LATEST_NS):
+    if len(column) and not (float(column.min()) > -LATEST_NS and float(column.max()) < LATEST_NS):
         far = ~(np.abs(column.astype(np.float64)) < LATEST_NS)
         refuse(what, far, "are no times in nanoseconds since 1970", "Check the clock and the unit.")
     return _frozen(column.astype(np.int64, copy=False), values)

@@ -20,6 +20,7 @@ from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S, fmt, fmt_seconds
 
+LONGEST_SHIFT_S = 100 * 365 * 86_400
 _CONSTANT = re.compile(r"[^=/\\]+=[^=]+$")
 
 
@@ -107,6 +108,8 @@ def _read(spec: str | os.PathLike[str], span_ns: tuple[int, int], shift_s: float
     if isinstance(spec, str) and _CONSTANT.match(spec) and not Path(spec).exists():
         return [constant_power(spec, span_ns)]
     traces = read_power(Path(spec))
+    if abs(shift_s) > LONGEST_SHIFT_S:
+        raise InputError(f"A clock is not off by {shift_s:g} s.", "Shift by seconds: 2s, -150ms.")
     shift_ns = np.int64(round(shift_s * NS_PER_S))
     if not shift_ns:
         return traces

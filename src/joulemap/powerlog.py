@@ -33,6 +33,7 @@ from joulemap.traces import EventTrace, Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S, fmt, fmt_seconds, fmt_share, parse
 
 IMPLAUSIBLE_W = 5000.0
+LONGEST_TRACE_NS = 30 * 86_400 * NS_PER_S
 """No GPU, no package and no memory draws this much."""
 
 ASSUMED_INTERVAL_NS = 10_000_000
@@ -315,7 +316,13 @@ def constant_power(spec: str, span_ns: tuple[int, int]) -> PowerTrace:
     start_ns, end_ns = span_ns
     if end_ns <= start_ns:
         raise InputError("An assumed power needs events that take time.")
-    edges = np.append(np.arange(start_ns, end_ns, ASSUMED_INTERVAL_NS), end_ns)
+    if end_ns - start_ns > LONGEST_TRACE_NS:
+        raise InputError(
+            f"The events span {(end_ns - start_ns) / NS_PER_S / 86_400:,.0f} days.",
+            "A stray timestamp, most likely: remove the event that it belongs to.",
+        )
+    step_ns = max(ASSUMED_INTERVAL_NS, (end_ns - start_ns) // 1_000_000)
+    edges = np.append(np.arange(start_ns, end_ns, step_ns), end_ns)
     domain = Domain(str(device), str(device), sensor="assumed", provenance="estimated")
     return PowerTrace(domain, edges, power_w * (np.diff(edges) / NS_PER_S))
 

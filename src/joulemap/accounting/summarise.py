@@ -46,13 +46,24 @@ def summarised_names(names: Sequence[str], rules: Mapping[str, str] | Sequence[s
             node = node.children.setdefault(part, _Node())
     _look_inside(root)
     renamed: dict[str, str] = {"": ""}
-    _merge([("", root)], "", _compile(rules), renamed)
+    patterns = _compile(rules)
+    _check_used(patterns, {part for name in names for part in split(name)})
+    _merge([("", root)], "", patterns, renamed)
     return [renamed[SEPARATOR.join(split(name))] for name in names]
 
 
 def _compile(rules: Mapping[str, str] | Sequence[str]) -> list[tuple[re.Pattern[str], str]]:
     pairs = rules.items() if isinstance(rules, Mapping) else [_pair(rule) for rule in rules]
     return [(re.compile(re.escape(old).replace(r"\*", r"\d+")), new) for old, new in pairs]
+
+
+def _check_used(patterns: list[tuple[re.Pattern[str], str]], parts: set[str]) -> None:
+    for pattern, new in patterns:
+        if parts and not any(pattern.fullmatch(part) for part in parts):
+            raise InputError(
+                f"No module matches the rule for {new!r}.",
+                "A rule is one part of a name with * for its number, as layer_*=transformer.",
+            )
 
 
 def _pair(rule: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,4 +63,4 @@ def command(
     out = console()
     for note in imported.notes:
         out.print(note, soft_wrap=True, markup=False)
-    out.print(f"Wrote {output}. Next: joulemap show {output}", soft_wrap=True, markup=False)
+    out.print(f"Wrote {output}. Next: joulemap show {shlex.quote(str(output))}", soft_wrap=True, markup=False)

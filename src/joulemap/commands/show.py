@@ -98,6 +98,8 @@ def show(
     footprint = account(recording, rule)
     baseline_w = _baseline(recording, footprint, baseline) if net or baseline else None
     question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w)
+    if as_json and as_csv:
+        raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
     if as_json:
         print_json(to_json(footprint, question))
     elif as_csv:
@@ -115,7 +117,9 @@ def _heading(recording: Recording) -> Heading:
     if info.window_ns is not None:
         facts.append(fmt_seconds((info.window_ns[1] - info.window_ns[0]) / NS_PER_S))
     if steps is not None and len(steps):
-        facts.append(f"{len(steps)} steps, {int(steps.traced.sum())} traced")
+        facts.append(
+            f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}, {int(steps.traced.sum())} traced"
+        )
     return Heading(recording.path.name, facts)
 
 
@@ -130,6 +134,10 @@ def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) 
         if not equals:
             raise InputError(f"{spec!r} is not a baseline.", "Write it like GPU:0=122W.")
         watts[name] = parse(power, "W")
+    unknown = watts.keys() - {account.domain.name for account in footprint.accounts}
+    if unknown:
+        known = ", ".join(account.domain.name for account in footprint.accounts)
+        raise InputError(f"This recording has no domain {unknown.pop()!r}.", f"It has {known or 'none'}.")
     for trace in recording.power():
         if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
             found = quiet_baseline(trace, recording.events(), recording.steps(), recording.info.window_ns)

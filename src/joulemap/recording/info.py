@@ -130,6 +130,15 @@ def read_info(path: Path) -> RecordingInfo:
         raise DamagedRecording(f"{path} is damaged: {error}.", SALVAGE_HINT) from error
 
 
+def spare_copy_notes(folder: Path) -> list[str]:
+    """What is wrong with the second copy of recording.json, while the first can still be read."""
+    try:
+        read_info(folder / BACKUP)
+    except RecordingError as error:
+        return [f"{error.message} It is only the second copy of {INFO}."]
+    return []
+
+
 def salvage_info(folder: Path, notes: list[str]) -> RecordingInfo:
     """From recording.json, else from its backup, else from what the tables say about themselves."""
     try:

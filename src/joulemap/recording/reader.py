@@ -29,7 +29,13 @@ from joulemap.recording.folder import (
     require_recording,
     stem_of,
 )
-from joulemap.recording.info import SALVAGE_HINT, RecordingInfo, read_info, salvage_info
+from joulemap.recording.info import (
+    SALVAGE_HINT,
+    RecordingInfo,
+    read_info,
+    salvage_info,
+    spare_copy_notes,
+)
 from joulemap.recording.parts import Contents
 from joulemap.traces import EventTrace, PowerTrace, Steps
 
@@ -40,13 +46,14 @@ class Recording:
     """A recording as it lies on disk; each table is read when it is first asked for.
 
     ``notes`` grow as tables are read: what a killed writer had not finished, and with ``salvage`` what is
-    damaged and left out.
+    damaged and left out; ``lost`` are the tables of which nothing could be read.
     """
 
     def __init__(self, path: Path, info: RecordingInfo, notes: list[str], salvage: bool) -> None:
         self.path = path
         self.info = info
         self.notes = notes
+        self.lost: set[str] = set()
         self._salvage = salvage
 
     @classmethod
@@ -58,6 +65,7 @@ class Recording:
         folder, notes = Path(path), list[str]()
         require_recording(folder)
         info = salvage_info(folder, notes) if salvage else read_info(folder / INFO)
+        notes += spare_copy_notes(folder)
         if info.status == "recording" and not is_locked(folder):
             info = dataclasses.replace(info, status="interrupted")
             notes.append(f"{folder} was not finished: its writer was killed, or the machine went down.")
@@ -138,6 +146,8 @@ class Recording:
         found = self._contents(name, prefix)
         if found.damage:
             self._report(found.damage)
+            if found.table is None or not found.table.num_rows:
+                self.lost.add(name)
         if found.cut_off and self.info.status != "recording":
             self.notes.append(found.cut_off)
         if found.table is None:

@@ -20,7 +20,7 @@ from joulemap.errors import InputError, RecordingError
 from joulemap.recording.files import ARROWS, SUMS, beside, create, lock, write_all, writing
 from joulemap.recording.parts import Contents, Part, kept_in_words, mismatch_in_words, parse_lines
 
-ROWS_PER_GROUP = 1 << 20
+ROWS_PER_GROUP = 1 << 16
 """Rows that are encoded, checked and lost together, at most."""
 
 Order = Literal["any", "ascending", "contiguous"]

@@ -6,7 +6,7 @@ Computing comes first and rendering last, so that tests compare values and every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -67,7 +67,8 @@ class Line:
 
     @property
     def half_width_j(self) -> float:
-        return (self.high_j - self.low_j) / 2
+        """The longer side of the interval: below, zero may cut it short."""
+        return max(self.high_j - self.energy_j, self.energy_j - self.low_j)
 
     @property
     def power_w(self) -> float | None:
@@ -166,10 +167,13 @@ def _step_rows(footprint: Footprint) -> list[dict[str, Any]]:
     ]
 
 
-def _grouped(footprint: Footprint, by: By) -> Footprint:
-    """Rows by operation type, phase or device, whatever their names."""
+def _grouped(footprint: Footprint, by: By, together: Set[str] = frozenset()) -> Footprint:
+    """Rows by operation type, phase or device, whatever their names; or some of these as one row."""
     column: Labels = getattr(footprint, by)
-    return footprint.rollup(column, keep=(by,))
+    if not together:
+        return footprint.rollup(column, keep=(by,))
+    chosen = np.array([word in together for word in column.words])[column.codes]
+    return footprint.take(chosen).rollup(Labels.of("rest", int(chosen.sum())), keep=())
 
 
 def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
@@ -332,7 +336,14 @@ def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
         for row, label in enumerate(rows.name)
     ]
     lines.sort(key=lambda line: -(line.power_w or 0.0) if question.power else -line.energy_j)
-    return lines[: question.top] if question.top else lines
+    shown = lines[: question.top]
+    if len(shown) < len(lines):
+        rest = _grouped(footprint, question.by, {line.label for line in lines[len(shown) :]})
+        (node,) = rest.tree().children
+        shown.append(
+            replace(_line(node, f"{len(lines) - len(shown)} more", 0, total), more=len(lines) - len(shown))
+        )
+    return shown
 
 
 def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
@@ -345,6 +356,10 @@ def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
 
 def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
     """Every step's energy, idle included, to what the meters resolve in that time."""
+    if question.power or question.summarised or question.rules:
+        raise InputError(
+            "Steps have no power footprint and no layers to merge.", "Leave out --power and --summarised."
+        )
     if not any(len(account.step_j) for account in footprint.accounts):
         raise InputError("This recording has no steps.", "Show it by module, op, phase or device.")
     energy = np.sum([account.step_j for account in footprint.accounts], axis=0)
@@ -365,7 +380,9 @@ def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
         )
         for step, (joules, width) in enumerate(zip(energy.tolist(), half.tolist(), strict=True))
     ]
-    return lines[: question.top] if question.top else lines
+    if question.top is None:
+        return lines
+    return sorted(lines, key=lambda line: -line.energy_j)[: question.top]
 
 
 _LINES: dict[By, Callable[[Footprint, Question], list[Line]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,7 @@ from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
 from joulemap.views.show import Answer, Line
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
-_WIDE, _WIDER = 100, 132
+_NARROW, _WIDE, _WIDER = 60, 100, 132
 _HEAT = ((0.30, "bold red"), (0.10, "yellow"), (0.03, "green"), (0.0, "dim"))
 
 
@@ -29,7 +30,9 @@ class Heading:
 def render(answer: Answer, heading: Heading, console: Console) -> None:
     """Print an answer: heading, lines, the sum that must add up, the meters, warnings."""
     people = console.is_terminal
-    console.print(Text(heading.title, style="bold"), Text("  " + " · ".join(heading.facts), style="dim"))
+    console.print(
+        Text(printable(heading.title), style="bold"), Text("  " + " · ".join(heading.facts), style="dim")
+    )
     console.print()
     console.print(_table(answer, console.width if people else _WIDER, people))
     console.print()
@@ -38,46 +41,61 @@ def render(answer: Answer, heading: Heading, console: Console) -> None:
     for note in _footnotes(answer):
         console.print(Text(note, style="dim"), soft_wrap=not people)
     for warning in answer.footprint.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=not people)
+        console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=not people)
 
 
 def _table(answer: Answer, width: int, people: bool) -> Table:
     """The columns that fit: energy and share always, phases and times where there is room."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(answer.question.by, no_wrap=True, overflow="ellipsis")
-    energy = "net energy" if answer.question.baseline_w is not None else "energy"
-    table.add_column(energy, justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    if people:
-        table.add_column("", no_wrap=True, min_width=8)
     phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step") else ()
-    for phase in phases:
-        table.add_column(phase, justify="right", no_wrap=True)
     with_times = width >= _WIDER or answer.question.power
-    if with_times:
-        for name in ("power", "time", "calls"):
-            table.add_column(name, justify="right", no_wrap=True)
+    with_bars = people and width >= _NARROW
     lines = (*answer.lines, *answer.idle)
-    tree = _branches(lines) if people else ["  " * line.depth for line in lines]
     largest = max((line.share for line in lines), default=0.0)
-    for prefix, line in zip(tree, lines, strict=True):
-        cells: list[Text | str] = [
-            _label(prefix, line),
-            fmt_pm(line.energy_j, "J", line.half_width_j),
-            fmt_share(line.share),
-        ]
-        if people:
-            cells.append(_bar(line.share / largest if largest else 0.0, line.share))
-        cells += [_joules(line.phases.get(phase)) for phase in phases]
-        if with_times:
-            cells += _times(line)
-        table.add_row(*cells)
+    energy = "net energy" if answer.question.baseline_w is not None else "energy"
+    columns: list[tuple[str, list[str | Text]]] = [
+        (energy, [fmt_pm(line.energy_j, "J", line.half_width_j) for line in lines]),
+        ("share", [fmt_share(line.share) for line in lines]),
+    ]
+    if with_bars:
+        columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
+    columns += [(phase, [_joules(line.phases.get(phase)) for line in lines]) for phase in phases]
+    if with_times:
+        columns += zip(
+            ("power", "time", "calls"), map(list, zip(*map(_times, lines), strict=True)), strict=True
+        )
+    tree = _branches(lines) if people else ["  " * line.depth for line in lines]
+    names = [_label(prefix, line) for prefix, line in zip(tree, lines, strict=True)]
+    return _laid_out(answer.question.by, names, columns, width if people else None)
+
+
+def _laid_out(
+    by: str, names: list[Text], columns: list[tuple[str, list[str | Text]]], width: int | None
+) -> Table:
+    """A long name gives way; numbers never do."""
+    widths = [
+        max(cell_len(str(cell)) for cell in (header, *cells)) if header else 8 for header, cells in columns
+    ]
+    room = None if width is None else max(width - sum(widths) - len(widths) - 1, 8)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(by, no_wrap=True, overflow="ellipsis", max_width=room)
+    for (header, _), needed in zip(columns, widths, strict=True):
+        table.add_column(header, justify="right" if header else "left", no_wrap=True, min_width=needed)
+    for number, name in enumerate(names):
+        table.add_row(name, *(cells[number] for _, cells in columns))
     return table
 
 
 def _label(prefix: str, line: Line) -> Text:
     style = "dim italic" if line.more else "bold" if line.depth == 0 else ""
-    return Text.assemble((prefix, "dim"), (f"… {line.label}" if line.more else line.label, style))
+    return Text.assemble((prefix, "dim"), (f"… {line.label}" if line.more else printable(line.label), style))
+
+
+def printable(text: str) -> str:
+    """A name as it can be shown: what would move the cursor, colour or turn the text is spelled out."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _joules(energy_j: float | None) -> str:
@@ -144,6 +162,8 @@ def _account(account: Account) -> Text:
 
 def _footnotes(answer: Answer) -> list[str]:
     notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
+    if answer.question.by != "step":
+        notes.append("Shares are of what was drawn while recording: attributed and idle.")
     lone = sum(not line.spread for line in answer.lines)
     if lone and answer.question.by != "step":
         notes.append(
