@@ -1,5 +1,6 @@
 """Characterising sensors: synthetic ones with known settings, live ones, and the H200."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.characterise import bursts, characterise, characteristics, cpu_bursts
+from joulemap.meters.characterise import characterise, characteristics
 from joulemap.meters.estimate import EstimateMeter
+from joulemap.meters.load import bursts, cpu_bursts, gpu_bursts
 from joulemap.meters.readings import Readings
 from joulemap.meters.replay import ReplayMeter
 from joulemap.meters.synthetic import Operation, Sensor, SyntheticMeter, sense, truth_of
@@ -151,10 +153,16 @@ def test_a_load_that_fails_leaves_the_rest(truth):
 
 
 def test_the_cpu_load_says_when_it_worked():
-    load = cpu_bursts(0.5)
-    assert 0 < load.total_j < 0.5
+    load = cpu_bursts(0.8)
+    assert load.total_j > 0
     with pytest.raises(MeterError):
         cpu_bursts(0.0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_a_gpu_load_needs_pytorch():
+    with pytest.raises(MeterError, match="torch"):
+        gpu_bursts(0)(0.1)
 
 
 def test_the_estimate_of_this_machine_can_be_characterised():

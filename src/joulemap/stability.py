@@ -10,11 +10,11 @@ The gate is fed with samples and says why it stays shut; it neither waits nor re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from joulemap.devices import Device, Domain
 from joulemap.errors import InputError
@@ -66,7 +66,7 @@ def kind_of(domain: Domain) -> str:
 
 
 def judge(
-    samples_w: Mapping[Domain, Sequence[float]],
+    samples_w: Mapping[Domain, ArrayLike],
     idle_w: Mapping[str, float] | None = None,
     temperatures_c: Mapping[str, float] | None = None,
     settings: GateSettings | None = None,

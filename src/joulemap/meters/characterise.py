@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.meter import Channel, Quantity
 from joulemap.meters.readings import Readings, watch
@@ -27,7 +25,7 @@ from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
 
 Load = Callable[[float], PowerTrace]
-"""Works in bursts for so many seconds, and returns when: 1 W while it worked, 0 W while it did not."""
+"""Works in bursts for so many seconds, and returns when (``load.py``): 1 W while it worked, else 0 W."""
 
 FEWEST_UPDATES = 8
 ALIAS_WIDTH = 0.03
@@ -96,18 +94,19 @@ def characterise(
     channel: Channel, seconds: float, load: Load | None = None, every_s: float = 1e-3
 ) -> Characteristics:
     """Read a live channel densely for some seconds, with a known load beside it where one is given."""
+    if load is None:
+        (readings,) = watch([channel], seconds, every_s=every_s)
+        return characteristics(readings)
     found: list[PowerTrace] = []
 
-    def work(load: Load) -> None:
+    def work() -> None:
         with contextlib.suppress(MeterError):  # without the load, the rest is still found
             found.append(load(seconds))
 
-    worker = threading.Thread(target=work, args=(load,)) if load is not None else None
-    if worker is not None:
-        worker.start()
-    (readings,) = watch([channel], seconds, every_s=every_s)
-    if worker is not None:
-        worker.join()
+    worker = threading.Thread(target=work)
+    worker.start()
+    (readings,) = watch([channel], seconds, every_s=every_s, go_on=worker.is_alive)
+    worker.join()
     return characteristics(readings, found[0] if found else None)
 
 
@@ -243,51 +242,3 @@ def _correlations(
     y = shown - shown.mean()
     size = np.sqrt((mean**2).sum(axis=0) * (y**2).sum())
     return np.asarray(np.divide(y @ mean, size, out=np.zeros(len(lags)), where=size > 0))
-
-
-def bursts(start_ns: Int64, end_ns: Int64) -> PowerTrace:
-    """A load that worked from each start to each end, as 1 W, with quiet before and after."""
-    times = np.stack((start_ns, end_ns), axis=1).ravel()
-    edges = np.concatenate(([times[0] - 10 * NS_PER_S], times, [times[-1] + 10 * NS_PER_S]))
-    working = np.arange(len(edges) - 1) % 2 == 1
-    return PowerTrace(Domain("load", "CPU"), edges, np.where(working, np.diff(edges) / NS_PER_S, 0.0))
-
-
-def cpu_bursts(seconds: float) -> PowerTrace:
-    """Spin on every CPU in bursts of many lengths, for a CPU's meter to see."""
-    import subprocess
-    import sys
-
-    deadline_ns = time.time_ns() + round(seconds * NS_PER_S)
-    spinner = subprocess.run(
-        [sys.executable, "-c", _SPIN, str(deadline_ns)], capture_output=True, text=True, check=False
-    )
-    marks = np.array(spinner.stdout.split(), np.int64).reshape(-1, 2)
-    if spinner.returncode or not len(marks):
-        raise MeterError(f"The load could not run: {spinner.stderr.strip() or 'there was no time for it'}.")
-    return bursts(marks[:, 0], marks[:, 1])
-
-
-_SPIN = """
-import os, random, sys, time
-random.seed(0)
-deadline_ns = int(sys.argv[1])
-begin_ns = time.time_ns()
-schedule, t_ns = [], begin_ns + 200_000_000
-while t_ns < deadline_ns:
-    on_ns, off_ns = (int(random.choice((2, 5, 20, 60, 150, 400)) * 1e6) for _ in range(2))
-    schedule.append((t_ns, min(t_ns + on_ns, deadline_ns)))
-    t_ns += on_ns + off_ns
-first = True
-for _ in range((os.cpu_count() or 1) - 1):
-    if os.fork() == 0:
-        first = False
-        break
-for start_ns, end_ns in schedule:
-    time.sleep(max(start_ns - time.time_ns(), 0) / 1e9)
-    while time.time_ns() < end_ns:
-        pass
-if first:
-    for start_ns, end_ns in schedule:
-        print(start_ns, end_ns)
-"""

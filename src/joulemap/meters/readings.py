@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,21 +45,32 @@ class Readings:
         return PowerTrace.from_samples(self.domain, self.middle_ns, self.value)
 
 
+def joined(first: Readings, then: Readings) -> Readings:
+    """One after the other."""
+    return replace(
+        first,
+        before_ns=np.concatenate((first.before_ns, then.before_ns)),
+        after_ns=np.concatenate((first.after_ns, then.after_ns)),
+        value=np.concatenate((first.value, then.value)),
+    )
+
+
 def watch(
     channels: Sequence[Channel],
     seconds: float,
     *,
     every_s: float | None = None,
+    go_on: Callable[[], bool] = lambda: False,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Readings]:
-    """Read channels for a while, each by its own schedule or all every ``every_s``; failed readings are
-    left out. Waits between readings: this is for the doctor and for calibration, not the monitor's sampler.
+    """Read channels for so long, and for as long as ``go_on`` says, each by its own schedule or all every
+    ``every_s``; failed readings are left out. For the doctor and for calibration; the monitor has its own.
     """
     rows: list[list[tuple[int, int, float]]] = [[] for _ in channels]
     epoch_ns = time.time_ns() - time.monotonic_ns()  # so that a step of the system clock does no harm
     start_ns = time.monotonic_ns()
     due = [start_ns] * len(channels)
-    while (now_ns := time.monotonic_ns()) < start_ns + seconds * NS_PER_S:
+    while (now_ns := time.monotonic_ns()) < start_ns + seconds * NS_PER_S or go_on():
         for index, channel in enumerate(channels):
             if due[index] <= now_ns:
                 _read(channel, rows[index], epoch_ns)

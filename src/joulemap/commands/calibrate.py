@@ -1,0 +1,171 @@
+"""``joulemap calibrate``: what this machine draws when it does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulemap.commands.output import console, print_json
+from joulemap.errors import InputError, MeterError
+
+if TYPE_CHECKING:
+    from joulemap.baselines import Baselines, StoredBaseline
+    from joulemap.meters.available import OpenMeters
+    from joulemap.stability import Verdict
+
+_FORMAT = 1
+_TEMPERATURE = "temperature_c"
+
+
+@click.command("calibrate")
+@click.option("--idle", is_flag=True, help="Wait until the machine is idle, and measure what it draws then.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1.0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="How long to measure once it is idle.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.0),
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    help="How long to wait for the machine to come to rest.",
+)
+@click.option("--list", "listed", is_flag=True, help="Show the stored baselines of this machine.")
+@click.option("--clear", is_flag=True, help="Forget them.")
+@click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table.")
+def command(idle: bool, seconds: float, timeout: float, listed: bool, clear: bool, as_json: bool) -> None:
+    """Measure the idle baseline of every meter, and keep it for this machine.
+
+    \b
+    joulemap calibrate --idle       wait for a stable machine, measure, store
+    joulemap calibrate --list       what is stored
+    """
+    from joulemap.baselines import Baselines
+
+    if idle + listed + clear != 1:
+        raise InputError("Say what to do: --idle, --list or --clear.", "joulemap calibrate --idle measures.")
+    store = Baselines()
+    if clear:
+        _clear(store, as_json)
+        return
+    if idle:
+        _measure(store, seconds, timeout)
+    _show(store, as_json)
+
+
+def _measure(store: Baselines, seconds: float, timeout_s: float) -> None:
+    from joulemap.baselines import machine
+    from joulemap.idle import measure_idle
+    from joulemap.meters.available import open_meters
+
+    with open_meters() as opened, _waiting() as on_wait:
+        if not opened.channels:
+            raise MeterError("No meter works here.", "joulemap doctor says why, and what to do.")
+        found = measure_idle(
+            opened.channels,
+            seconds=seconds,
+            timeout_s=timeout_s,
+            idle_w=_known_w(store, opened),
+            temperatures_c=lambda: temperatures_c(opened.facts()),
+            on_wait=on_wait,
+        )
+    for domain, baseline in found.items():
+        store.put(machine(), domain, baseline)
+
+
+def temperatures_c(facts: Mapping[str, float]) -> dict[str, float]:
+    """By device, from facts such as ``GPU:0 temperature_c``."""
+    split = {tuple(name.rsplit(" ", 1)): value for name, value in facts.items() if " " in name}
+    return {device: value for (device, what), value in split.items() if what == _TEMPERATURE}
+
+
+def _known_w(store: Baselines, opened: OpenMeters) -> dict[str, float]:
+    from joulemap.baselines import machine
+
+    found = {channel.domain.name: store.find(machine(), channel.domain) for channel in opened.channels}
+    return {name: stored.baseline.power_w for name, stored in found.items() if stored is not None}
+
+
+@contextmanager
+def _waiting() -> Iterator[Callable[[Verdict], None]]:
+    """Says on standard error what is waited for; nothing where that is not a terminal."""
+    from rich.console import Console
+
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda _: None
+        return
+    with errors.status("measuring") as status:
+        yield lambda verdict: status.update(f"waiting: {'; '.join(verdict.reasons)}")
+
+
+def _clear(store: Baselines, as_json: bool) -> None:
+    from joulemap.baselines import machine
+
+    count = store.clear(machine())
+    if as_json:
+        print_json({"format": _FORMAT, "machine": machine(), "cleared": count})
+    else:
+        console().print(f"Forgot {count} baselines of {machine()}.", markup=False)
+
+
+def _show(store: Baselines, as_json: bool) -> None:
+    from joulemap.baselines import machine
+
+    stored = store.all_of(machine())
+    if as_json:
+        print_json(_to_json(stored, store))
+    elif not stored:
+        console().print(
+            f"No baseline of {machine()} is stored. joulemap calibrate --idle measures one.", markup=False
+        )
+    else:
+        _table(stored, store)
+
+
+def _to_json(stored: list[StoredBaseline], store: Baselines) -> dict[str, Any]:
+    from joulemap.baselines import machine
+
+    return {
+        "format": _FORMAT,
+        "machine": machine(),
+        "file": str(store.path),
+        "baselines": [one.to_json() for one in stored],
+    }
+
+
+def _table(stored: list[StoredBaseline], store: Baselines) -> None:
+    import datetime
+
+    from rich.table import Table
+
+    from joulemap.baselines import machine
+    from joulemap.units import NS_PER_S, fmt_pm, fmt_seconds
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("domain", "idle", "", "sensor", "over", "taken"):
+        table.add_column(heading, justify="right" if heading in ("idle", "over") else "left", no_wrap=True)
+    for one in stored:
+        baseline = one.baseline
+        half_w = (baseline.high_w - baseline.low_w) / 2
+        taken = datetime.datetime.fromtimestamp(one.taken_ns // NS_PER_S, datetime.timezone.utc)
+        table.add_row(
+            baseline.domain,
+            fmt_pm(baseline.power_w, "W", half_w),
+            one.provenance,
+            one.sensor,
+            fmt_seconds(baseline.seconds),
+            f"{taken:%Y-%m-%d %H:%M} UTC",
+        )
+    out = console()
+    out.print(f"Idle baselines of {machine()}\n", markup=False)
+    out.print(table)
+    out.print(f"\nKept in {store.path}.", soft_wrap=True, markup=False)

@@ -1,0 +1,120 @@
+"""Wait until a machine is idle, and measure what it draws then.
+
+The channels are read all the time by their own schedules; what a counter shows is cut into samples of half
+a second on one timeline, so that no sample gains or loses an update. The gate (``stability.py``) judges the
+last samples; once it opens, the baseline is measured, which counts if the gate is still open afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from joulemap.accounting.baseline import Baseline
+from joulemap.devices import Domain
+from joulemap.errors import JoulemapError
+from joulemap.meters.meter import Channel
+from joulemap.meters.readings import Readings, joined, watch
+from joulemap.stability import GateSettings, Verdict, judge
+from joulemap.traces import Float64, PowerTrace
+from joulemap.units import NS_PER_S
+
+SAMPLE_S = 0.5
+_NORMAL_975 = 1.959964
+_STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+_EDGE_RMS = 6**-0.5
+
+Temperatures = Callable[[], Mapping[str, float]]
+
+
+class NotIdle(JoulemapError):
+    """The machine did not come to rest in time."""
+
+
+class IdleWatch:
+    """Samples of the power of some channels, from when it is made until now."""
+
+    def __init__(self, channels: Sequence[Channel], sample_s: float) -> None:
+        self._channels, self._sample_s = channels, sample_s
+        self._readings: list[Readings] | None = None
+
+    def go_on(self, seconds: float) -> None:
+        """Read for so much longer."""
+        new = watch(self._channels, seconds)
+        old = self._readings
+        self._readings = new if old is None else [joined(a, b) for a, b in zip(old, new, strict=True)]
+
+    def traces(self) -> list[PowerTrace]:
+        return [readings.to_trace() for readings in self._readings or [] if len(readings)]
+
+    def samples_w(self) -> dict[Domain, Float64]:
+        """The mean power of each half second; the first update of a counter began before we looked."""
+        return {trace.domain: samples_w(trace, self._sample_s) for trace in self.traces()}
+
+
+def samples_w(trace: PowerTrace, sample_s: float) -> Float64:
+    """A trace cut into samples of equal length, ending with its last update."""
+    if len(trace) < 2:
+        return np.zeros(0)
+    first, last = int(trace.edges_ns[1]), int(trace.edges_ns[-1])
+    count = int((last - first) / (sample_s * NS_PER_S))
+    grid = last - np.rint(np.arange(count, -1, -1) * sample_s * NS_PER_S).astype(np.int64)
+    return np.diff(trace.energy_until(grid)) / sample_s
+
+
+def measure_idle(
+    channels: Sequence[Channel],
+    *,
+    seconds: float = 10.0,
+    timeout_s: float = 120.0,
+    idle_w: Mapping[str, float] | None = None,
+    temperatures_c: Temperatures = dict,
+    settings: GateSettings | None = None,
+    sample_s: float | None = None,
+    on_wait: Callable[[Verdict], None] = lambda _: None,
+) -> dict[Domain, Baseline]:
+    """The idle baseline of every domain, once the machine is stable; ``NotIdle`` where it is not in time.
+
+    ``idle_w`` is an earlier baseline by domain, which the level must be near to.
+    """
+    sample_s = SAMPLE_S if sample_s is None else sample_s
+    watched, deadline = IdleWatch(channels, sample_s), time.monotonic() + timeout_s
+    limits = settings or GateSettings()
+    while True:
+        watched.go_on(sample_s)
+        verdict = judge(watched.samples_w(), idle_w, temperatures_c(), limits)
+        if verdict.stable:
+            watched.go_on(seconds)
+            verdict = judge(watched.samples_w(), idle_w, temperatures_c(), limits)
+            if verdict.stable:
+                return {trace.domain: baseline_of(trace, seconds, sample_s) for trace in watched.traces()}
+        on_wait(verdict)
+        if time.monotonic() >= deadline:
+            raise NotIdle(
+                f"The machine was not idle within {timeout_s:g} s: {'; '.join(verdict.reasons)}.",
+                "Stop what else runs, let it cool, or allow more time with --timeout. If it draws more than "
+                "it used to when idle, forget the old baseline with --clear.",
+            )
+
+
+def baseline_of(trace: PowerTrace, seconds: float, sample_s: float = SAMPLE_S) -> Baseline:
+    """The mean power of the last seconds of a trace, and its 95 % interval."""
+    samples = samples_w(trace, sample_s)[-max(round(seconds / sample_s), 2) :]
+    taken_s = len(samples) * sample_s
+    mean, half = mean_and_half_width(samples)
+    meter = _NORMAL_975 * _EDGE_RMS * mean * trace.period_s / taken_s
+    half = float(np.hypot(half, meter))
+    return Baseline(trace.domain.name, mean, max(mean - half, 0.0), mean + half, taken_s)
+
+
+def mean_and_half_width(samples: Float64) -> tuple[float, float]:
+    """The mean and half of its 95 % interval. Samples in a row are alike, so it comes from the means of up to
+    ten stretches, not from single samples."""
+    stretches = np.array_split(samples, min(max(len(samples) // 2, 2), 10))
+    means = np.array([stretch.mean() for stretch in stretches if len(stretch)])
+    if len(means) < 2:
+        return float(samples.mean()), 0.0
+    student = _STUDENT_975[len(means) - 2]
+    return float(samples.mean()), float(student * means.std(ddof=1) / len(means) ** 0.5)
