@@ -184,3 +184,11 @@ def test_a_clock_that_steps_back_starts_over() -> None:
 def test_before_any_reading_the_stamp_is_the_reading() -> None:
     assert Updates(0.1).stamp_ns(10, 20) == 16
     assert Updates(0.1).next_ns(5) == 6
+
+
+def test_calls_held_up_by_another_reader_cost_resolution_not_updates() -> None:
+    random = np.random.default_rng(4)
+    call_s = np.where(random.random(1000) < 0.6, 0.004, random.uniform(0.006, 0.03, 1000))
+    outcome = play(line(600), Updates(0.1), call_s=call_s)
+    assert len(outcome.error_ms) >= 0.93 * outcome.updates
+    assert outcome.stamped >= 0.85

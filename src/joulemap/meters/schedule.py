@@ -32,6 +32,9 @@ GAP_S = 2e-4
 SHORTEST_PACE_S = 1e-3
 LATEST_S = 5e-3
 SURPRISES = 3
+VERNIER = 0.9
+"""Where calls must be saved before the updates are learnt: steps of less than a period, in periods, slide
+along the updates and meet every phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +197,9 @@ class Updates:
         pace = max(self._duration_s, SHORTEST_PACE_S) + GAP_S
         last = self._after_s - self._duration_s
         if high - low > self.period_s / 4:
-            afford = pace if self._credit_s > 0 else self._duration_s / self.share_of_core
-            return last + max(afford, self.period_s / 20)
-        if low < self._after_s + pace and self._credit_s > -self.burst_s:
+            return last + (max(pace, self.period_s / 20) if self._credit_s > 0 else VERNIER * self.period_s)
+        if low < self._after_s + pace:
             return last + pace
-        if self._credit_s < -self.burst_s:
-            return (low + high + self.period_s) / 2
         return self._before(self._quantile(ahead, 0.5), high - low, pace) + self.period_s
 
     def _before(self, edge: float, spread: float, pace: float) -> float:
