@@ -166,7 +166,7 @@ class PerfMeter:
 
 
 def parse_cpus(text: str) -> list[int]:
-    """The CPUs of a mask as the kernel prints it, ``0,18`` or ``0-3,8``; the first CPU where it is unclear."""
+    """The CPUs of a mask as the kernel prints it, ``0,18`` or ``0-3,8``; the first where it is unclear."""
     if not _CPUS.match(text):
         return [0]
     cpus: list[int] = []

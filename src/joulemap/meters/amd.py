@@ -1,0 +1,227 @@
+"""AMD GPUs through ``amdsmi``.
+
+The card accumulates its energy in steps of about 15 uJ; the accumulator is the meter. Cards without it (and
+guests of a virtual machine) report socket power, averaged by the firmware. On a card with two dies, such as
+the MI250X, the first counts both and the second stands at zero: the second is left out.
+
+No AMD GPU was at hand: tested with a stand-in that has the functions, arguments and units of ``amdsmi`` 7.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joulemap.devices import Domain
+from joulemap.errors import MeterError
+from joulemap.meters.meter import Probe, Quantity, Schedule
+from joulemap.meters.schedule import Every
+
+POLL_PERIOD_S = 0.02
+NOT_SUPPORTED = (2, 3)
+"""``AMDSMI_STATUS_NOT_SUPPORTED`` and ``_NOT_YET_IMPLEMENTED``."""
+NO_PERMISSION = 10
+
+NO_LIBRARY = (
+    "Install it with: pip install 'joulemap[amd]', in the version of your ROCm, and amd-smi-lib with ROCm."
+)
+NO_DRIVER = "Where there is an AMD GPU, load the driver amdgpu; in a container, pass /dev/kfd and /dev/dri."
+FORBIDDEN = "Join the groups render and video, or let root run `joulemap monitor` and use that."
+
+
+def process_itself() -> Collection[int]:
+    """The processes whose use of a GPU is ours, where nobody says otherwise."""
+    return {os.getpid()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """One GPU of an initialised library."""
+
+    smi: Any
+    index: int
+    handle: Any
+
+    @property
+    def name(self) -> str:
+        return f"GPU:{self.index}"
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Call one of the library's functions for this GPU; ``MeterError`` where it answers with an error."""
+        try:
+            return getattr(self.smi, function)(self.handle, *arguments)
+        except self.smi.AmdSmiException as error:
+            hint = FORBIDDEN if _code(error) == NO_PERMISSION else "See whether amd-smi can read it."
+            raise MeterError(f"{self.name} cannot be read: {_words(error)}.", hint) from error
+
+    def energy_j(self) -> float:
+        """The accumulator: a count of steps, whose size in uJ comes with it."""
+        answer = self.ask("amdsmi_get_energy_count")
+        return float(answer["energy_accumulator"]) * float(answer["counter_resolution"]) * 1e-6
+
+    def has_energy(self) -> bool:
+        """Whether the card knows the accumulator at all; other errors are raised."""
+        try:
+            self.energy_j()
+        except MeterError as error:
+            if _code(error.__cause__) in NOT_SUPPORTED:
+                return False
+            raise
+        return True
+
+    def power_w(self, *which: str) -> float:
+        """The first of these readings that the card has; what it does not have says ``N/A``."""
+        answer = self.ask("amdsmi_get_power_info")
+        for reading in which:
+            if isinstance(answer[reading], (int, float)):
+                return float(answer[reading])
+        raise MeterError(f"{self.name} reports no power.", "See whether amd-smi metric --power shows any.")
+
+    def socket_power_w(self) -> float:
+        """Power of the socket, averaged where the card does."""
+        return self.power_w("average_socket_power", "current_socket_power")
+
+    def others(self, own_pids: Collection[int]) -> int:
+        """How many processes compute on this GPU that are not ours: their energy is in the reading too."""
+        return sum(process["pid"] not in own_pids for process in self.ask("amdsmi_get_gpu_process_list"))
+
+
+@dataclass(frozen=True, slots=True)
+class AmdChannel:
+    """One GPU's energy, or its power where it has no accumulator."""
+
+    domain: Domain
+    quantity: Quantity
+    schedule: Schedule
+    take: Callable[[], float]
+    let_go: Callable[[], None]
+    wraps_at_j: float | None = None
+
+    def read(self) -> float:
+        """Joules or watts now."""
+        return self.take()
+
+    def close(self) -> None:
+        """Let go of this GPU; the last one shuts the library down."""
+        self.let_go()
+
+
+class AmdMeter:
+    """Every AMD GPU. ``own_pids`` tells our processes from others, ``left_out`` why a GPU was refused."""
+
+    name = "amd"
+
+    def __init__(self, library: Any = None, own_pids: Callable[[], Collection[int]] = process_itself) -> None:
+        self.left_out: list[MeterError] = []
+        self._library = library
+        self._own_pids = own_pids
+        self._gpus: dict[int, _Gpu] = {}
+
+    def probe(self) -> Probe:
+        """Available, or no library, no driver, no GPU, no permission."""
+        trial = AmdMeter(self._library)
+        try:
+            channels = trial.open()
+        except MeterError as error:
+            return Probe(False, error.message, error.hint)
+        found = ", ".join(f"{channel.domain.name} by {channel.domain.sensor}" for channel in channels)
+        for channel in channels:
+            channel.close()
+        refused = [error.message for error in trial.left_out]
+        return Probe(True, " ".join([f"{found}.", *refused]), trial.left_out[0].hint if refused else "")
+
+    def open(self) -> Sequence[AmdChannel]:
+        """A channel a GPU; ``MeterError`` where there is none to read."""
+        smi = self._library if self._library is not None else _import()
+        tried = [self._channel_or_error(_Gpu(smi, i, handle)) for i, handle in enumerate(_handles(smi))]
+        channels = [channel for channel in tried if isinstance(channel, AmdChannel)]
+        self.left_out = [error for error in tried if isinstance(error, MeterError)]
+        if not channels:
+            smi.amdsmi_shut_down()
+            raise self.left_out[0] if self.left_out else MeterError("There is no AMD GPU.", NO_DRIVER)
+        return channels
+
+    def facts(self) -> Mapping[str, float]:
+        """Clocks, temperature, limit, load and other processes of the GPUs that are open."""
+        ours = set(self._own_pids())
+        return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, ours)}
+
+    def _channel_or_error(self, gpu: _Gpu) -> AmdChannel | MeterError:
+        try:
+            domain, quantity, take = _sensor(gpu)
+        except MeterError as error:
+            return error
+        self._gpus[gpu.index] = gpu
+        return AmdChannel(domain, quantity, Every(POLL_PERIOD_S), take, lambda: self._let_go(gpu))
+
+    def _let_go(self, gpu: _Gpu) -> None:
+        if self._gpus.pop(gpu.index, None) and not self._gpus:
+            gpu.smi.amdsmi_shut_down()
+
+
+def _import() -> Any:
+    """The package, which prints and fails in its own ways where ROCm's library is not there."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module("amdsmi")
+    except (ImportError, KeyError, OSError, AttributeError) as error:
+        raise MeterError(
+            "The package amdsmi or ROCm's library libamd_smi.so is missing.", NO_LIBRARY
+        ) from error
+
+
+def _handles(smi: Any) -> Sequence[Any]:
+    try:
+        smi.amdsmi_init()
+    except smi.AmdSmiException as error:
+        raise MeterError(f"There is no AMD driver to talk to ({_words(error)}).", NO_DRIVER) from error
+    try:
+        return list(smi.amdsmi_get_processor_handles())
+    except smi.AmdSmiException as error:
+        smi.amdsmi_shut_down()
+        raise MeterError(f"The GPUs cannot be listed: {_words(error)}.", NO_DRIVER) from error
+
+
+def _code(error: Any) -> int | None:
+    code = getattr(error, "err_code", None)
+    return int(code) if isinstance(code, int) else None
+
+
+def _words(error: Any) -> str:
+    return str(getattr(error, "err_info", "") or error)
+
+
+def _sensor(gpu: _Gpu) -> tuple[Domain, Quantity, Callable[[], float]]:
+    """The accumulator, or socket power; ``MeterError`` for a card that has neither."""
+    if not gpu.has_energy():
+        gpu.socket_power_w()
+        return Domain(gpu.name, gpu.name, sensor="amdsmi average socket power"), "power_w", gpu.socket_power_w
+    if gpu.energy_j() == 0:
+        raise MeterError(
+            f"{gpu.name} counts no energy and is left out.",
+            "On a card with two dies the first one counts both; otherwise update the driver.",
+        )
+    return Domain(gpu.name, gpu.name, sensor="amdsmi energy accumulator"), "energy_j", gpu.energy_j
+
+
+def _facts(gpu: _Gpu, own_pids: Collection[int]) -> Iterator[tuple[str, float]]:
+    """What this card tells; a fact that it does not know is absent."""
+    smi = gpu.smi
+    hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
+    questions: dict[str, Callable[[], Any]] = {
+        "sm_clock_mhz": lambda: gpu.ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)["clk"],
+        "memory_clock_mhz": lambda: gpu.ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)["clk"],
+        "temperature_c": lambda: gpu.ask("amdsmi_get_temp_metric", *hottest),
+        "power_limit_w": lambda: gpu.ask("amdsmi_get_power_cap_info")["power_cap"] * 1e-6,
+        "utilisation_percent": lambda: gpu.ask("amdsmi_get_gpu_activity")["gfx_activity"],
+        "instant_power_w": lambda: gpu.power_w("current_socket_power"),
+        "other_processes_count": lambda: gpu.others(own_pids),
+    }
+    for name, question in questions.items():
+        with contextlib.suppress(MeterError, ValueError):
+            yield name, float(question())
