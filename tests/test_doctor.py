@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -126,7 +127,9 @@ def test_examining_lists_domains_and_leaves_nothing_open():
 def test_advice_names_the_step_times_that_alias():
     from joulemap.meters.characterise import Characteristics
 
-    found = Characteristics("GPU:0", "power_w", 90, 8e-6, 1e-3, 0.1, 0.001, 1.0, 0.03, 0.01, 0.9)
+    found = Characteristics(
+        "GPU:0", "nvml", "measured", "power_w", 90, 8e-6, 1e-3, 0.1, 0.001, 1.0, 0.03, 0.01, 0.9
+    )
     assert "100 ms, 50 ms, 33 ms would alias" in doctor._advice(found)
     assert doctor._cells(found)[1:4] == ["100 ms", "30 ms", "30.0 %"]
 
@@ -137,9 +140,10 @@ def test_advice_names_the_step_times_that_alias():
 def test_advice_for_other_sensors(window_s, said):
     from joulemap.meters.characterise import Characteristics
 
-    found = Characteristics("GPU:0", "power_w", 90, 8e-6, 1e-3, 0.1, window_s=window_s)
+    found = Characteristics("GPU:0", "nvml", "measured", "power_w", 90, 8e-6, 1e-3, 0.1, window_s=window_s)
     assert said in doctor._advice(found)
-    assert "too few" in doctor._advice(Characteristics("GPU:0", "power_w", 2, 8e-6, 1e-3))
+    assert "computed" in doctor._advice(replace(found, provenance="estimated"))
+    assert "too few" in doctor._advice(Characteristics("GPU:0", "nvml", "measured", "power_w", 2, 8e-6, 1e-3))
 
 
 def test_every_meter_has_a_name_of_its_own():

@@ -244,6 +244,8 @@ def _advice(one: Characteristics) -> str:
     """What it means for a program."""
     from joulemap.units import fmt
 
+    if one.provenance == "estimated":
+        return f"{one.domain} is computed, not sensed: there is nothing that could alias."
     if one.period_s is None:
         return f"{one.domain} showed {one.updates} new values, too few to say more."
     if one.kind == "part-time":

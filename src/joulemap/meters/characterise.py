@@ -43,6 +43,8 @@ class Characteristics:
     """What was found. None is not known: the readings do not show it, or no load was there to show it."""
 
     domain: str
+    sensor: str
+    provenance: str
     quantity: Quantity
     updates: int
     read_cost_s: float
@@ -91,7 +93,7 @@ class Characteristics:
 
 
 def characterise(
-    channel: Channel, seconds: float, load: Load | None = None, every_s: float = 1e-3
+    channel: Channel, seconds: float, load: Load | None = None, every_s: float = 0.25e-3
 ) -> Characteristics:
     """Read a live channel densely for some seconds, with a known load beside it where one is given."""
     if load is None:
@@ -115,6 +117,8 @@ def characteristics(readings: Readings, load: PowerTrace | None = None) -> Chara
     update_ns, value = updates(readings)
     seen = Characteristics(
         domain=readings.domain.name,
+        sensor=readings.domain.sensor,
+        provenance=readings.domain.provenance,
         quantity=readings.quantity,
         updates=len(update_ns),
         read_cost_s=_median_s(readings.after_ns - readings.before_ns),
