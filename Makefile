@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PROTO := joulemap/monitor/monitor.proto
+GENERATED := $(PROTO:%.proto=src/%_pb2.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format bench docs clean
@@ -10,7 +12,7 @@ READY := $(VENV)/.ready
 help:  ## Show these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-install: $(READY)  ## Install joulemap for development in .venv
+install: $(READY) $(GENERATED)  ## Install joulemap for development in .venv
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,13 +20,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(GENERATED): src/$(PROTO) $(READY)
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. $(PROTO)
+
 demo: $(READY)  ## Account a small real recording and show where its joules went
 	$(BIN)/joulemap demo
 
-test: $(READY)  ## Run the tests, with coverage
+test: $(READY) $(GENERATED)  ## Run the tests, with coverage
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
-lint: $(READY)  ## Check style, types and the direction of imports
+lint: $(READY) $(GENERATED)  ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,11 +39,11 @@ format: $(READY)  ## Bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## Measure speed and memory; the table goes to benchmarks/results
+bench: $(READY) $(GENERATED)  ## Measure speed and memory; the table goes to benchmarks/results
 	$(BIN)/python benchmarks/run.py
 
 docs: $(READY)  ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(GENERATED) $(GENERATED:.py=_grpc.py) site .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

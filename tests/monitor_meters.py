@@ -148,3 +148,8 @@ def wait_for(condition, seconds=20.0):
         assert time.monotonic() < until, "it never happened"
         time.sleep(0.02)
     return found
+
+
+def meters_from_environment():
+    """For a monitor that is started on the command line."""
+    return file_meters(os.environ["SENSORS"])

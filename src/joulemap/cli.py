@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "joulemap.commands.demo",
     "doctor": "joulemap.commands.doctor",
     "import": "joulemap.commands.import_",
+    "monitor": "joulemap.commands.monitor",
     "show": "joulemap.commands.show",
 }
 

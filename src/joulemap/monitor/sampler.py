@@ -14,6 +14,7 @@ from typing import Protocol
 
 from joulemap.devices import Domain
 from joulemap.errors import JoulemapError, MeterError
+from joulemap.meters.available import OpenMeters, open_meters
 from joulemap.meters.meter import Channel, Meter
 from joulemap.monitor.quality import Quality, Score
 from joulemap.monitor.timeline import Timeline
@@ -21,7 +22,8 @@ from joulemap.monitor.track import Note, Track
 from joulemap.traces import ClockAnchor, PowerTrace
 from joulemap.units import NS_PER_S, fmt_seconds
 
-FLUSH_NS = NS_PER_S
+BATCH_NS = FACTS_NS = NS_PER_S
+"""How often what was read is handed over, and how often facts are looked up."""
 MOST_NOTES = 100
 STEP_NS = 50_000_000
 """The system clock was stepped when it moves this far against the monotonic clock within a second."""
@@ -97,6 +99,15 @@ def _middle(before_ns: int, after_ns: int) -> int:
     return (before_ns + after_ns) // 2
 
 
+def _open(meters: Sequence[Meter]) -> OpenMeters:
+    opened = open_meters(meters)
+    if not opened.channels:
+        reasons = [f"{name}: {probe.reason}" for name, probe in opened.left_out.items()]
+        what = f"Nothing can be metered. {' '.join(reasons)}".strip()
+        raise MeterError(what, "joulemap doctor says what can be done.")
+    return opened
+
+
 class Sampler:
     """Reads the channels of some meters until it is stopped."""
 
@@ -109,25 +120,13 @@ class Sampler:
         self.timeline = timeline or Timeline.start()
         self._notes: list[Note] = []
         self._all_notes: list[Note] = []
-        self._meters, channels = self._open(meters)
+        self._meters = _open(meters)
         start_ns = self.timeline.now_ns()
-        self._readers = [_Reader(channel, start_ns) for channel in channels]
+        self._readers = [_Reader(channel, start_ns) for channel in self._meters.channels]
         self._cpu_s = cpu_s
         self._score, self._whole_score = Score(start_ns, cpu_s), Score(start_ns, cpu_s)
-        self._ahead_ns = 0
-
-    def _open(self, meters: Sequence[Meter]) -> tuple[list[Meter], list[Channel]]:
-        opened, channels = list[Meter](), list[Channel]()
-        for meter in meters:
-            try:
-                channels += meter.open()
-                opened.append(meter)
-            except MeterError as error:  # noqa: PERF203 - one that fails must not take the others along
-                self._note(f"{meter.name} cannot be opened: {error.message}")
-        if not channels:
-            reasons = " ".join(note.text for note in self._notes) or "There is no meter."
-            raise MeterError(f"Nothing can be metered. {reasons}", "joulemap doctor says what can be done.")
-        return opened, channels
+        self._ahead_ns = self._facts_ns = 0
+        self.batch_every_ns = BATCH_NS
 
     @property
     def domains(self) -> list[Domain]:
@@ -142,7 +141,7 @@ class Sampler:
         """Sample until the waiter is stopped, then close the meters."""
         now_ns = self.timeline.now_ns
         self._read_due(now_ns())
-        flush_ns = now_ns() + FLUSH_NS
+        flush_ns = now_ns() + self.batch_every_ns
         while not waiter.stopped:
             due_ns = min(flush_ns, *(reader.due_ns for reader in self._readers))
             wanted = waiter.wait(max(due_ns - now_ns(), 0) / NS_PER_S)
@@ -150,7 +149,7 @@ class Sampler:
             self._read_due(None if wanted else woke_ns)
             if wanted or woke_ns >= flush_ns:
                 hand_over(self._batch())
-                flush_ns = now_ns() + FLUSH_NS
+                flush_ns = now_ns() + self.batch_every_ns
         self._read_due(None)
         hand_over(self._batch(last=True))
         self.close()
@@ -200,9 +199,14 @@ class Sampler:
         for track in tracks:
             self._notes += track.notes
             track.notes = []
-        facts = [Fact(t_ns, *fact) for meter in self._meters for fact in meter.facts().items()]
         power = [part for part in parts if part is not None]
-        return Batch(t_ns, power, facts, self._take_notes(), self._take_quality(t_ns))
+        return Batch(t_ns, power, self._facts(t_ns), self._take_notes(), self._take_quality(t_ns))
+
+    def _facts(self, t_ns: int) -> list[Fact]:
+        if t_ns - self._facts_ns < FACTS_NS / 2:
+            return []
+        self._facts_ns = t_ns
+        return [Fact(t_ns, *fact) for fact in self._meters.facts().items()]
 
     def _take_notes(self) -> list[Note]:
         room = MOST_NOTES - 1 - len(self._all_notes)
@@ -230,6 +234,3 @@ class Sampler:
                     "the power goes on by the clock of the start.",
                 )
             )
-
-    def _note(self, text: str) -> None:
-        self._notes.append(Note(self.timeline.now_ns(), text))

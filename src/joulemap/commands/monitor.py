@@ -1,0 +1,50 @@
+"""``joulemap monitor``: the metering process on its own, for programs that may not read the sensors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from joulemap.errors import MeterError
+
+SYSTEM_SOCKET = Path("/run/joulemap/monitor.sock")
+
+
+def default_socket() -> Path:
+    """Of the whole system for root, of the user's session otherwise."""
+    if os.geteuid() == 0:
+        return SYSTEM_SOCKET
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache") / "joulemap" / "monitor.sock"
+
+
+@click.command("monitor")
+@click.option("--socket", type=click.Path(path_type=Path), metavar="PATH", help="Where to serve.")
+@click.option("--group", metavar="NAME", help="Let the members of this group connect, too.")
+@click.option("--meters", metavar="MODULE:FUNCTION", help="Serve the meters that this function returns.")
+def command(socket: Path | None, group: str | None, meters: str | None) -> None:
+    """Serve this machine's energy meters on a Unix socket, until it is interrupted.
+
+    \b
+    joulemap monitor                       for yourself
+    sudo joulemap monitor --group joulemap for the members of a group, who need no rights of their own
+    """
+    from joulemap.monitor.settings import EVERY_METER, meters_from
+
+    try:
+        from joulemap.monitor.service import serving
+    except ImportError as error:
+        raise MeterError(
+            f"The monitor's service is not installed: {error}.",
+            "pip install 'joulemap[monitor]'; in a checkout, make install.",
+        ) from error
+    path = (socket or default_socket()).absolute()
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    with serving(path, lambda: meters_from(meters or EVERY_METER, {}), group) as hub:
+        click.echo(f"Serving {', '.join(domain.name for domain in hub.domains)} at {path}.")
+        over.wait()

@@ -1,0 +1,382 @@
+"""The monitor as a service: several clients, rude clients, clients in other languages, and other users."""
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+grpc = pytest.importorskip("grpc")
+pytest.importorskip("joulemap.monitor.monitor_pb2", reason="make generates it")
+
+from joulemap.errors import InputError, MeterError  # noqa: E402
+from joulemap.meters.remote import RemoteMeter  # noqa: E402
+from joulemap.monitor import hub as hubs  # noqa: E402
+from joulemap.monitor.client import MonitorClient  # noqa: E402
+from joulemap.monitor.sampler import Sampler  # noqa: E402
+from joulemap.monitor.service import LARGEST_REQUEST, serving  # noqa: E402
+from joulemap.monitor.waiter import PipeWaiter  # noqa: E402
+
+from .monitor_meters import Feeder, file_meters, open_descriptors, wait_for  # noqa: E402
+from .recordings import REPOSITORY  # noqa: E402
+
+PROTO = REPOSITORY / "src/joulemap/monitor/monitor.proto"
+
+
+@pytest.fixture
+def folder():
+    """Short enough for a socket, and open to other users."""
+    with tempfile.TemporaryDirectory(prefix="jm-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def feeder(folder):
+    feeder = Feeder(folder / "package-0_uj")
+    yield feeder
+    feeder.stop()
+
+
+@pytest.fixture
+def served(folder, feeder):
+    """A running service and its hub."""
+    with serving(folder / "s", lambda: file_meters(folder)) as hub:
+        yield hub
+
+
+@pytest.fixture
+def client(folder, served):
+    with MonitorClient(folder / "s") as client:
+        yield client
+
+
+def total_j(deliveries):
+    return sum(trace.total_j for delivery in deliveries for trace in delivery.batch.power)
+
+
+def read_in_thread(session):
+    """The parts of a session, in a list that grows, and the thread that reads."""
+    parts = []
+
+    def read():
+        with suppress(MeterError):  # hung up
+            parts.extend(session.parts())
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return parts, thread
+
+
+def test_it_says_what_it_has(client, served):
+    said = client.describe()
+    assert said.domains == served.domains
+    assert said.domains[0].update_period_s == 0.001
+    assert said.sessions == 0
+
+
+def test_a_session_delivers_everything_from_start_to_stop(client, feeder):
+    session = client.start(program_pid=os.getpid())
+    parts, thread = read_in_thread(session)
+    for _ in range(20):
+        feeder.step()
+    until_ns = session.stop()
+    thread.join(20)
+    assert total_j(parts) == pytest.approx(feeder.fed_j)
+    assert parts[-1].batch.t_ns == until_ns
+    assert parts[-1].shares[0].domain == "package-0"
+    assert any(part.batch.facts for part in parts)
+    edges = [trace.edges_ns for part in parts for trace in part.batch.power]
+    assert all(np.all(np.diff(part) > 0) for part in edges)
+
+
+def test_who_stops_first_may_read_afterwards(client, feeder):
+    session = client.start()
+    feeder.step()
+    session.stop()
+    assert total_j(session.parts()) == pytest.approx(0.1)
+    with pytest.raises(MeterError, match="no such session"):
+        list(session.parts())
+
+
+def test_sessions_of_several_clients_do_not_see_each_other(folder, client, feeder, served):
+    with MonitorClient(folder / "s") as other:
+        first, second = client.start(), other.start(part_every_s=0.05)
+        (some, reader), (more, reader_2) = read_in_thread(first), read_in_thread(second)
+        feeder.step()
+        assert client.describe().sessions == 2
+        second.stop()
+        reader_2.join(20)
+        feeder.step()
+        first.stop()
+        reader.join(20)
+    assert total_j(more) == pytest.approx(0.1)
+    assert total_j(some) == pytest.approx(0.2)
+    assert len(served) == 0
+
+
+def test_a_reader_that_hangs_up_ends_its_session_only(folder, client, served, feeder):
+    kept = client.start()
+    with MonitorClient(folder / "s") as other:
+        read_in_thread(other.start())
+        wait_for(lambda: len(served) == 2)
+        wait_for(lambda: all(session.taken for n, session in served._sessions.items() if n != kept.name))
+    wait_for(lambda: len(served) == 1)
+    feeder.step()
+    kept.stop()
+    assert total_j(kept.parts()) == pytest.approx(0.1)
+
+
+def test_a_session_has_one_reader(client, served):
+    session = client.start()
+    read_in_thread(session)
+    wait_for(lambda: all(session.taken for session in served._sessions.values()))
+    with pytest.raises(MeterError, match="has a reader"):
+        list(session.parts())
+
+
+def test_what_is_not_there_is_refused(client, folder):
+    with pytest.raises(MeterError, match="no such session"):
+        client.stop("nothing")
+    with (
+        MonitorClient(folder / "nowhere") as nobody,
+        pytest.raises(MeterError, match=r"The monitor at .* says"),
+    ):
+        nobody.describe()
+
+
+def test_too_many_sessions_are_refused(client, monkeypatch):
+    monkeypatch.setattr(hubs, "MOST_SESSIONS", 2)
+    client.start()
+    client.start()
+    with pytest.raises(MeterError, match="sessions are open"):
+        client.start()
+
+
+def test_a_session_that_nobody_reads_is_ended(client, served, monkeypatch):
+    monkeypatch.setattr(hubs, "UNREAD_S", 0.0)
+    client.start(part_every_s=0.05)
+    wait_for(lambda: len(served) == 0)
+
+
+def test_parts_that_nobody_reads_are_dropped_and_that_is_said(client, feeder, served, monkeypatch):
+    monkeypatch.setattr(hubs, "MOST_WAITING", 2)
+    session = client.start(part_every_s=0.05)
+    (mine,) = served._sessions.values()
+    wait_for(lambda: mine._dropped > 1)
+    session.stop()
+    assert "parts were dropped" in next(session.parts()).batch.notes[-1].text
+
+
+def test_meters_that_vanish_are_said(client, feeder):
+    feeder.path.unlink()
+    with pytest.raises(MeterError, match="Nothing can be metered"):
+        client.start()
+
+
+def test_garbage_and_oversized_messages_are_survived(folder, client, feeder):
+    noise = np.random.default_rng(0)
+    for size in (1, 100, 70_000):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(str(folder / "s"))
+            with suppress(OSError):
+                raw.sendall(noise.bytes(size))
+    channel = grpc.insecure_channel(f"unix:{folder / 's'}")
+    call = channel.unary_unary("/joulemap.monitor.v1.Monitor/Start")
+    for content, code in [
+        (b"\0" * (LARGEST_REQUEST + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (b"\xff" * 50, grpc.StatusCode.INTERNAL),
+    ]:
+        with pytest.raises(grpc.RpcError) as caught:
+            call(content)
+        assert caught.value.code() == code
+    with pytest.raises(grpc.RpcError):
+        channel.unary_unary("/joulemap.monitor.v1.Monitor/Nonsense")(b"")
+    channel.close()
+    assert client.describe().domains
+
+
+def test_hundreds_of_short_sessions_leave_nothing_behind(folder, client, feeder, served):
+    def once():
+        session = client.start()
+        feeder.step()
+        session.stop()
+        return total_j(session.parts())
+
+    once()
+    threads, descriptors = threading.active_count(), open_descriptors()
+    for _ in range(300):
+        assert once() == pytest.approx(0.1)
+    wait_for(lambda: threading.active_count() <= threads + 2 * hubs.MOST_SESSIONS)
+    assert open_descriptors() <= descriptors + 2
+    assert len(served) == 0
+
+
+def test_a_client_made_from_the_proto_alone(folder, served, feeder, monkeypatch):
+    """Another program generates its own code from the .proto and needs nothing else of ours."""
+    tools = pytest.importorskip("grpc_tools.protoc")
+    package = folder / "theirs"
+    package.mkdir()
+    (package / "energy.proto").write_text(PROTO.read_text())
+    script = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "import grpc, energy_pb2 as pb, energy_pb2_grpc as service\n"
+        "monitor = service.MonitorStub(grpc.insecure_channel('unix:' + sys.argv[1]))\n"
+        "session = monitor.Start(pb.StartRequest()).session\n"
+        "open(sys.argv[2], 'w').write('000000005000000\\n')\n"
+        "monitor.Stop(pb.StopRequest(session=session))\n"
+        "parts = list(monitor.Read(pb.ReadRequest(session=session)))\n"
+        "print(sum(sum(power.energy_j) for part in parts for power in part.power))\n"
+        "assert 'joulemap' not in sys.modules\n"
+    )
+    arguments = [f"-I{package}", f"--python_out={package}", f"--grpc_python_out={package}", "energy.proto"]
+    subprocess.run([sys.executable, "-m", tools.__name__, *arguments], check=True, cwd=package)
+    command = [sys.executable, "-c", script, str(folder / "s"), str(feeder.path)]
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "5.0\n", done.stderr
+
+
+def test_the_socket_is_the_owners_alone(folder, served):
+    assert (folder / "s").stat().st_mode & 0o777 == 0o600
+
+
+def connects_as_another_user(path, *groups):
+    """What happens to another user, who is in these groups, at the socket."""
+    script = (
+        "import grp, os, socket, sys\n"
+        "os.setgroups([grp.getgrnam(name).gr_gid for name in sys.argv[2:]])\n"
+        "os.setgid(65534)\n"
+        "os.setuid(65534)\n"
+        "socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-c", script, str(path), *groups]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused(folder, served):
+    assert "PermissionError" in connects_as_another_user(folder / "s")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_group_is_let_in(folder, feeder):
+    with serving(folder / "s", lambda: file_meters(folder), "daemon"):
+        assert (folder / "s").stat().st_mode & 0o777 == 0o660
+        assert connects_as_another_user(folder / "s", "daemon") == ""
+        assert "PermissionError" in connects_as_another_user(folder / "s")
+
+
+def test_places_that_cannot_be_served(folder, feeder, served):
+    @contextmanager
+    def refused(match, path, group=None):
+        with pytest.raises((InputError, MeterError), match=match), serving(path, list, group):
+            pass
+        yield
+
+    with refused("serves .* already", folder / "s"):
+        assert (folder / "s").exists()
+    with refused("is no socket", feeder.path):
+        assert feeder.path.exists()
+    with refused("too long", folder / ("x" * 200)):
+        pass
+    with refused("cannot be served", feeder.path / "s"):
+        pass
+    with (
+        pytest.raises(InputError, match="no group 'nobodies'"),
+        serving(folder / "t", lambda: file_meters(folder), "nobodies"),
+    ):
+        pass
+
+
+def test_the_socket_of_a_killed_monitor_is_taken_over(folder, feeder):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "s"))
+    with serving(folder / "s", lambda: file_meters(folder)), MonitorClient(folder / "s") as client:
+        assert client.describe().domains
+    assert not (folder / "s").exists()
+
+
+def test_the_command_serves_until_it_is_told_to_end(folder, feeder):
+    meters = "tests.monitor_meters:meters_from_environment"
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "joulemap", "monitor", "--socket", str(folder / "s"), "--meters", meters],
+        cwd=REPOSITORY,
+        env={**os.environ, "SENSORS": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert daemon.stdout.readline() == f"Serving package-0 at {folder / 's'}.\n"
+        with MonitorClient(folder / "s") as client:
+            session = client.start()
+            feeder.step()
+            session.stop()
+            assert total_j(session.parts()) == pytest.approx(0.1)
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(20) == 0
+    finally:
+        daemon.kill()
+        daemon.wait()
+        daemon.stdout.close()
+    assert not (folder / "s").exists()
+
+
+def test_a_remote_meter_keeps_the_resolution(folder, served, feeder):
+    """What the monitor reads every 4 ms arrives with all its edges, and nothing is lost."""
+    meter = RemoteMeter(folder / "s")
+    assert meter.probe().available
+    batches, waiter = [], PipeWaiter()
+    sampler = Sampler([meter])
+    thread = threading.Thread(target=sampler.run, args=(waiter, batches.append))
+    thread.start()
+    feeder.start()
+    wait_for(lambda: feeder.fed_j > 30)
+    feeder.stop()
+    waiter.flush()
+    taken = lambda: sum(part.total_j for batch in list(batches) for part in batch.power)  # noqa: E731
+    wait_for(lambda: waiter.flush() or taken() == pytest.approx(feeder.fed_j))
+    waiter.stop()
+    thread.join(20)
+    waiter.close()
+    edges = np.concatenate([part.edges_ns for batch in batches for part in batch.power])
+    assert len(edges) > 30
+    assert sampler.domains[0].name == "package-0"
+    assert meter.facts() == {"CPU:0 load_percent": 12.5}
+    wait_for(lambda: len(served) == 0)
+
+
+def test_a_remote_meter_says_why_it_does_not_work(folder, feeder):
+    meter = RemoteMeter(folder / "s")
+    assert "No monitor serves" in meter.probe().reason
+    (folder / "s").touch()
+    assert not meter.probe().available
+    with pytest.raises(MeterError):
+        meter.open()
+
+
+def test_a_remote_meter_whose_monitor_ends_cannot_be_read_any_more(folder, feeder):
+    with serving(folder / "s", lambda: file_meters(folder)):
+        (channel,) = RemoteMeter(folder / "s").open()
+
+    def ended():
+        try:
+            channel.read()
+        except MeterError as error:
+            return error
+
+    assert "monitor" in wait_for(ended).message
+    channel.close()
+
+
+def test_grpc_is_not_needed_to_import_the_package():
+    code = "import sys, joulemap.meters.remote, joulemap.monitor.child; assert 'grpc' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert importlib.import_module("joulemap.commands.monitor").default_socket().name == "monitor.sock"
