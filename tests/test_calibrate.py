@@ -16,12 +16,14 @@ from joulemap.devices import Domain
 from joulemap.errors import InputError
 from joulemap.idle import NotIdle, baseline_of, mean_and_half_width, measure_idle, samples_w
 from joulemap.meters import available
+from joulemap.meters.readings import Readings
 from joulemap.meters.synthetic import Operation, Sensor, SyntheticMeter, truth_of
 from joulemap.stability import GateSettings
 from joulemap.traces import PowerTrace
 
 S = 1_000_000_000
 GPU = Domain("GPU:0", "GPU:0", sensor="nvml")
+SHORT = {"timeout_s": 1.5, "seconds": 0.1, "sample_s": 0.05}
 LOOSE = GateSettings(samples=4, spread={"GPU": 0.2, "other": 0.2})
 
 
@@ -68,12 +70,12 @@ def test_it_waits_until_the_load_is_over():
 
 def test_a_steady_load_is_not_idle_when_idle_is_known():
     with pytest.raises(NotIdle, match="GPU:0 draws 300 W, while idle is 80"):
-        measured(meter(Operation("a", 60.0, 300.0)), idle_w={"GPU:0": 80.0}, timeout_s=0.6)
+        measured(meter(Operation("a", 60.0, 300.0)), idle_w={"GPU:0": 80.0}, **SHORT)
 
 
 def test_heat_keeps_it_waiting():
     with pytest.raises(NotIdle, match="GPU:0 is at 70 °C"):
-        measured(meter(Operation("", 60.0, 80.0)), temperatures_c=lambda: {"GPU:0": 70.0}, timeout_s=0.6)
+        measured(meter(Operation("", 60.0, 80.0)), temperatures_c=lambda: {"GPU:0": 70.0}, **SHORT)
 
 
 def test_samples_of_a_counter_neither_gain_nor_lose_an_update():
@@ -83,6 +85,18 @@ def test_samples_of_a_counter_neither_gain_nor_lose_an_update():
     assert samples_w(trace, 0.5) == pytest.approx(80.0)
     assert len(samples_w(trace, 0.5)) >= 18
     assert len(samples_w(PowerTrace(GPU, [], []), 0.5)) == 0
+
+
+def test_a_counter_polled_only_near_its_updates_and_now_and_then_between_gives_equal_samples():
+    """As the learnt schedule of NVML does it; a reading between two updates must not shift energy."""
+    updates = np.arange(100) * (S // 10) + 2_000_000
+    between = updates[::7] + 31_000_000
+    t = np.sort(np.concatenate((updates, between)))
+    readings = Readings(
+        Domain("GPU:0", "GPU:0", update_period_s=0.1), "energy_j", t, t, 8.0 * ((t - 2_000_000) // (S // 10))
+    )
+    assert samples_w(readings.to_trace(), 0.25) == pytest.approx(80.0)
+    assert len(Readings(GPU, "energy_j", t[:0], t[:0], np.zeros(0)).to_trace()) == 0
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
@@ -39,10 +40,23 @@ class Readings:
         return self.before_ns + (self.after_ns - self.before_ns) // 2
 
     def to_trace(self) -> PowerTrace:
-        """The energy that the readings stand for."""
+        """The energy that the readings stand for. A counter's reading between two of its updates says nothing
+        about when the energy flowed, so it is no edge."""
         if self.quantity == "energy_j":
-            return PowerTrace.from_counter(self.domain, self.middle_ns, self.value, self.wraps_at_j)
+            kept = self._news()
+            return PowerTrace.from_counter(
+                self.domain, self.middle_ns[kept], self.value[kept], self.wraps_at_j
+            )
         return PowerTrace.from_samples(self.domain, self.middle_ns, self.value)
+
+    def _news(self) -> NDArray[np.bool_]:
+        """Which readings have a new value, or an old one for longer than an update takes."""
+        changed = np.concatenate(([True], np.diff(self.value) != 0))[: len(self)]
+        if self.domain.update_period_s is None:
+            return np.ones(len(self), bool)
+        t = self.middle_ns
+        since_ns = t - np.maximum.accumulate(np.where(changed, t, t[:1]))
+        return np.asarray(changed | (since_ns > 1.5 * self.domain.update_period_s * NS_PER_S))
 
 
 def joined(first: Readings, then: Readings) -> Readings:
