@@ -192,3 +192,10 @@ def test_calls_held_up_by_another_reader_cost_resolution_not_updates() -> None:
     outcome = play(line(600), Updates(0.1), call_s=call_s)
     assert len(outcome.error_ms) >= 0.93 * outcome.updates
     assert outcome.stamped >= 0.85
+
+
+def test_it_says_how_well_it_knows_the_updates() -> None:
+    schedule = Updates(0.1)
+    assert schedule.spread_s > 0.08
+    play(line(100), schedule)
+    assert schedule.spread_s < 0.004
