@@ -62,7 +62,7 @@ def test_an_idle_machine_is_measured():
 def test_it_waits_until_the_load_is_over():
     waited = []
     busy = meter(*[Operation("a", 0.15, 500.0), Operation("", 0.05, 100.0)] * 5, Operation("", 60.0, 80.0))
-    (baseline,) = measured(busy, on_wait=waited.append).values()
+    (baseline,) = measured(busy, on_wait=waited.append, idle_w={"GPU:0": 79.0}).values()
     assert baseline.power_w == pytest.approx(80.0, rel=0.01)
     assert waited
     assert not waited[0].stable
@@ -97,6 +97,15 @@ def test_a_counter_polled_only_near_its_updates_and_now_and_then_between_gives_e
     )
     assert samples_w(readings.to_trace(), 0.25) == pytest.approx(80.0)
     assert len(Readings(GPU, "energy_j", t[:0], t[:0], np.zeros(0)).to_trace()) == 0
+
+
+def test_time_in_which_nothing_was_read_does_not_count_as_rest():
+    """A reader that was held up for 300 ms: the power samples left a gap of which nothing is known."""
+    t = np.arange(0, 10 * S, S // 100)
+    held_up = PowerTrace.from_samples(GPU, t[(t < 5 * S) | (t > 5.3 * S)], np.full(len(t) - 31, 80.0))
+    assert held_up.gap.any()
+    assert samples_w(held_up, 0.5) == pytest.approx(80.0)
+    assert len(samples_w(held_up, 0.1)) < 99
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():

@@ -18,7 +18,7 @@ from joulemap.errors import JoulemapError
 from joulemap.meters.meter import Channel
 from joulemap.meters.readings import Readings, joined, watch
 from joulemap.stability import GateSettings, Verdict, judge
-from joulemap.traces import Float64, PowerTrace
+from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
 
 SAMPLE_S = 0.5
@@ -55,13 +55,25 @@ class IdleWatch:
 
 
 def samples_w(trace: PowerTrace, sample_s: float) -> Float64:
-    """A trace cut into samples of equal length, ending with its last update."""
+    """A trace cut into samples of equal length, ending with its last update; one of which less than half is
+    known is left out."""
     if len(trace) < 2:
         return np.zeros(0)
     first, last = int(trace.edges_ns[1]), int(trace.edges_ns[-1])
     count = int((last - first) / (sample_s * NS_PER_S))
     grid = last - np.rint(np.arange(count, -1, -1) * sample_s * NS_PER_S).astype(np.int64)
-    return np.diff(trace.energy_until(grid)) / sample_s
+    known_s = np.diff(_known_until_s(trace, grid))
+    enough = known_s > sample_s / 2
+    return np.asarray(np.diff(trace.energy_until(grid))[enough] / known_s[enough])
+
+
+def _known_until_s(trace: PowerTrace, t_ns: Int64) -> Float64:
+    """Time from the start of the trace, without the gaps between power samples, of which nothing is known."""
+    start = trace.edges_ns[0]
+    unknown = trace.gap & (trace.energy_j == 0)
+    known_s = np.where(unknown, 0.0, np.diff(trace.edges_ns) / NS_PER_S)
+    until_s = np.concatenate(([0.0], np.cumsum(known_s)))
+    return np.asarray(np.interp(t_ns - start, trace.edges_ns - start, until_s), np.float64)
 
 
 def measure_idle(
