@@ -21,6 +21,7 @@ from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.meter import Probe, Quantity, Schedule
 from joulemap.meters.schedule import Every
+from joulemap.meters.trial import probe_by_opening
 
 POLL_PERIOD_S = 0.02
 NOT_SUPPORTED = (2, 3)
@@ -125,15 +126,7 @@ class AmdMeter:
     def probe(self) -> Probe:
         """Available, or no library, no driver, no GPU, no permission."""
         trial = AmdMeter(self._library)
-        try:
-            channels = trial.open()
-        except MeterError as error:
-            return Probe(False, error.message, error.hint)
-        found = ", ".join(f"{channel.domain.name} by {channel.domain.sensor}" for channel in channels)
-        for channel in channels:
-            channel.close()
-        refused = [error.message for error in trial.left_out]
-        return Probe(True, " ".join([f"{found}.", *refused]), trial.left_out[0].hint if refused else "")
+        return probe_by_opening(trial.open, "{sensors}.", lambda: trial.left_out)
 
     def open(self) -> Sequence[AmdChannel]:
         """A channel a GPU; ``MeterError`` where there is none to read."""

@@ -21,6 +21,7 @@ from joulemap.errors import MeterError
 from joulemap.meters.meter import Probe, Quantity
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import FileChannel, NumberFile, text_of
+from joulemap.meters.trial import probe_by_opening
 
 POLL_PERIOD_S = 0.02
 READ_ELSEWHERE = frozenset(
@@ -82,14 +83,7 @@ class HwmonMeter:
 
     def probe(self) -> Probe:
         """Available, or no sensor, or forbidden."""
-        try:
-            channels = self.open()
-        except MeterError as error:
-            return Probe(False, error.message, error.hint)
-        names = ", ".join(channel.domain.name for channel in channels)
-        for channel in channels:
-            channel.close()
-        return Probe(True, f"hwmon sensors {names}.")
+        return probe_by_opening(self.open, "hwmon sensors {names}.")
 
     def open(self) -> Sequence[FileChannel]:
         """Every sensor that can be read; ``MeterError`` where none can."""

@@ -19,6 +19,7 @@ from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.meter import Probe, Quantity, Schedule
 from joulemap.meters.schedule import Every, Updates
+from joulemap.meters.trial import probe_by_opening
 
 NO_LIBRARY = "Install it with: pip install 'joulemap[nvidia]'"
 NO_DRIVER = (
@@ -146,15 +147,7 @@ class NvmlMeter:
     def probe(self) -> Probe:
         """Available, or no library, no driver, no GPU, no permission, or MIG."""
         trial = NvmlMeter(self._library)
-        try:
-            channels = trial.open()
-        except MeterError as error:
-            return Probe(False, error.message, error.hint)
-        found = ", ".join(f"{channel.domain.name} by {channel.domain.sensor}" for channel in channels)
-        for channel in channels:
-            channel.close()
-        refused = [error.message for error in trial.left_out]
-        return Probe(True, " ".join([f"{found}.", *refused]), trial.left_out[0].hint if refused else "")
+        return probe_by_opening(trial.open, "{sensors}.", lambda: trial.left_out)
 
     def open(self) -> Sequence[NvmlChannel]:
         """A channel a GPU; ``MeterError`` where there is none to read."""

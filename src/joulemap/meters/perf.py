@@ -25,6 +25,7 @@ from joulemap.errors import MeterError
 from joulemap.meters.meter import Probe, Quantity, Schedule
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import text_of
+from joulemap.meters.trial import probe_by_opening
 
 UPDATE_PERIOD_S = 0.001
 POLL_PERIOD_S = 0.004
@@ -126,14 +127,7 @@ class PerfMeter:
 
     def probe(self) -> Probe:
         """Available, or no such events, or not permitted."""
-        try:
-            channels = self.open()
-        except MeterError as error:
-            return Probe(False, error.message, error.hint)
-        names = ", ".join(channel.domain.name for channel in channels)
-        for channel in channels:
-            channel.close()
-        return Probe(True, f"perf events of {names}.")
+        return probe_by_opening(self.open, "perf events of {names}.")
 
     def open(self) -> Sequence[PerfChannel]:
         """Every event on every socket; ``MeterError`` where none can be counted."""

@@ -16,6 +16,7 @@ from joulemap.errors import MeterError
 from joulemap.meters.meter import Probe
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import FileChannel, NumberFile, text_of
+from joulemap.meters.trial import probe_by_opening
 
 UPDATE_PERIOD_S = 0.001
 POLL_PERIOD_S = 0.004
@@ -70,14 +71,7 @@ class RaplMeter:
 
     def probe(self) -> Probe:
         """Available, or none on this machine, or hidden, or forbidden."""
-        try:
-            channels = self.open()
-        except MeterError as error:
-            return Probe(False, error.message, error.hint)
-        names = ", ".join(channel.domain.name for channel in channels)
-        for channel in channels:
-            channel.close()
-        return Probe(True, f"RAPL counters of {names}.")
+        return probe_by_opening(self.open, "RAPL counters of {names}.")
 
     def open(self) -> Sequence[FileChannel]:
         """Every zone that can be read; ``MeterError`` where none can."""
