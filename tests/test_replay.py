@@ -125,8 +125,25 @@ def test_a_reading_that_fails_is_left_out():
         def close(self):
             pass
 
-    shares = []
-    (seen,) = watch([Moody()], 0.05, on_progress=shares.append)
+    (seen,) = watch([Moody()], 0.05)
     assert len(seen) > 0
     assert (np.diff(seen.value) == 2).all()
-    assert 0 <= shares[0] <= shares[-1] <= 1
+
+
+def test_a_schedule_that_knows_when_a_value_came_about_stamps_it(trace):
+    class Knows:
+        def next_ns(self, now_ns):
+            return now_ns + 1_000_000
+
+        def saw(self, before_ns, after_ns, changed):
+            pass
+
+        def stamp_ns(self, before_ns, after_ns):
+            return before_ns - 7_000
+
+    (channel,) = ReplayMeter([trace], speed=4.0).open()
+    channel.schedule = Knows()
+    (seen,) = watch([channel], 0.05, until=lambda: channel.read() == 10)
+    new = np.flatnonzero(np.diff(seen.value)) + 1
+    assert (seen.before_ns[new] - seen.stamp_ns[new] == 7_000).all()
+    assert seen.to_trace().edges_ns[-1] == seen.stamp_ns[new[-1]]

@@ -16,7 +16,7 @@ from joulemap.accounting.baseline import Baseline
 from joulemap.devices import Domain
 from joulemap.errors import JoulemapError
 from joulemap.meters.meter import Channel
-from joulemap.meters.readings import Readings, joined, watch
+from joulemap.meters.readings import Watcher
 from joulemap.stability import GateSettings, Verdict, judge
 from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
@@ -31,27 +31,6 @@ Temperatures = Callable[[], Mapping[str, float]]
 
 class NotIdle(JoulemapError):
     """The machine did not come to rest in time."""
-
-
-class IdleWatch:
-    """Samples of the power of some channels, from when it is made until now."""
-
-    def __init__(self, channels: Sequence[Channel], sample_s: float) -> None:
-        self._channels, self._sample_s = channels, sample_s
-        self._readings: list[Readings] | None = None
-
-    def go_on(self, seconds: float) -> None:
-        """Read for so much longer."""
-        new = watch(self._channels, seconds)
-        old = self._readings
-        self._readings = new if old is None else [joined(a, b) for a, b in zip(old, new, strict=True)]
-
-    def traces(self) -> list[PowerTrace]:
-        return [readings.to_trace() for readings in self._readings or [] if len(readings)]
-
-    def samples_w(self) -> dict[Domain, Float64]:
-        """The mean power of each half second; the first update of a counter began before we looked."""
-        return {trace.domain: samples_w(trace, self._sample_s) for trace in self.traces()}
 
 
 def samples_w(trace: PowerTrace, sample_s: float) -> Float64:
@@ -92,16 +71,17 @@ def measure_idle(
     ``idle_w`` is an earlier baseline by domain, which the level must be near to.
     """
     sample_s = SAMPLE_S if sample_s is None else sample_s
-    watched, deadline = IdleWatch(channels, sample_s), time.monotonic() + timeout_s
+    watcher, deadline = Watcher(channels), time.monotonic() + timeout_s
     limits = settings or GateSettings()
     while True:
-        watched.go_on(sample_s)
-        verdict = judge(watched.samples_w(), idle_w, temperatures_c(), limits)
+        watcher.go_on(sample_s)
+        verdict = judge(_samples_w(watcher, sample_s), idle_w, temperatures_c(), limits)
         if verdict.stable:
-            watched.go_on(seconds)
-            verdict = judge(watched.samples_w(), idle_w, temperatures_c(), limits)
+            watcher.go_on(seconds)
+            verdict = judge(_samples_w(watcher, sample_s), idle_w, temperatures_c(), limits)
             if verdict.stable:
-                return {trace.domain: baseline_of(trace, seconds, sample_s) for trace in watched.traces()}
+                traces = [readings.to_trace() for readings in watcher.readings()]
+                return {trace.domain: baseline_of(trace, seconds, sample_s) for trace in traces}
         on_wait(verdict)
         if time.monotonic() >= deadline:
             raise NotIdle(
@@ -109,6 +89,10 @@ def measure_idle(
                 "Stop what else runs, let it cool, or allow more time with --timeout. If it draws more than "
                 "it used to when idle, forget the old baseline with --clear.",
             )
+
+
+def _samples_w(watcher: Watcher, sample_s: float) -> dict[Domain, Float64]:
+    return {one.domain: samples_w(one.to_trace(), sample_s) for one in watcher.readings()}
 
 
 def baseline_of(trace: PowerTrace, seconds: float, sample_s: float = SAMPLE_S) -> Baseline:

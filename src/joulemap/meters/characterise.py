@@ -107,7 +107,7 @@ def characterise(
 
     worker = threading.Thread(target=work)
     worker.start()
-    (readings,) = watch([channel], seconds, every_s=every_s, go_on=worker.is_alive)
+    (readings,) = watch([channel], seconds, every_s=every_s, until=lambda: not worker.is_alive())
     worker.join()
     return characteristics(readings, found[0] if found else None)
 
