@@ -52,6 +52,7 @@ def _sample(settings: Settings, waiter: PipeWaiter) -> Report:
         sampler.prime()
         _say(ready_line(sampler.domains))
         summary = sampler.run(waiter, hand_over)
+        store.finish(sampler.timeline.now_ns())
         return Report.of(summary, store.problem.message if store.problem else "")
 
 

@@ -140,13 +140,13 @@ class Sampler:
     def run(self, waiter: Waiter, hand_over: Callable[[Batch], None]) -> Summary:
         """Sample until the waiter is stopped, then close the meters."""
         now_ns = self.timeline.now_ns
-        self._read_due(now_ns())
+        due_ns = self._read_due(now_ns())
         flush_ns = now_ns() + self.batch_every_ns
         while not waiter.stopped:
-            due_ns = min(flush_ns, *(reader.due_ns for reader in self._readers))
-            wanted = waiter.wait(max(due_ns - now_ns(), 0) / NS_PER_S)
+            wait_ns = min(due_ns, flush_ns) - now_ns()
+            wanted = waiter.wait(wait_ns / NS_PER_S if wait_ns > 0 else 0.0)
             woke_ns = now_ns()
-            self._read_due(None if wanted else woke_ns)
+            due_ns = self._read_due(None if wanted else woke_ns)
             if wanted or woke_ns >= flush_ns:
                 hand_over(self._batch())
                 flush_ns = now_ns() + self.batch_every_ns
@@ -166,30 +166,28 @@ class Sampler:
         quality = self._whole_score.quality(self.timeline.now_ns())
         return Summary(quality, self.timeline.anchor(), tuple(self._all_notes))
 
-    def _read_due(self, due_by_ns: int | None) -> None:
-        """Read the channels whose deadline has come; all of them where that is None."""
-        now_ns = self.timeline.now_ns
+    def _read_due(self, due_by_ns: int | None) -> int:
+        """Read the channels whose deadline has come; all of them where that is None. The next deadline."""
+        offset_ns, monotonic_ns = self.timeline.offset_ns, self.timeline.monotonic_ns
         for reader in self._readers:
-            if due_by_ns is not None and reader.due_ns > due_by_ns:
+            due_ns = reader.due_ns
+            if due_by_ns is not None and due_ns > due_by_ns:
                 continue
-            before_ns = now_ns()
+            before_ns = offset_ns + monotonic_ns()
             try:
                 value = reader.read()
             except MeterError as error:
                 self._score.failed += 1
                 reader.track.failed(before_ns, error.message)
-                reader.due_ns = reader.next_ns(now_ns())
+                reader.due_ns = reader.next_ns(offset_ns + monotonic_ns())
                 continue
-            after_ns = now_ns()
+            reader.take(value, before_ns, offset_ns + monotonic_ns())
             if due_by_ns is not None:
-                self._keep_lateness(reader, before_ns)
-            reader.take(value, before_ns, after_ns)
-
-    def _keep_lateness(self, reader: _Reader, before_ns: int) -> None:
-        late_ns = before_ns - reader.due_ns
-        self._score.late_ns.append(late_ns)
-        if late_ns > reader.period_ns > 0:
-            self._score.missed += late_ns // reader.period_ns
+                late_ns = before_ns - due_ns
+                self._score.late_ns.append(late_ns)
+                if late_ns > reader.period_ns > 0:
+                    self._score.missed += late_ns // reader.period_ns
+        return min([reader.due_ns for reader in self._readers])
 
     def _batch(self, last: bool = False) -> Batch:
         t_ns = self.timeline.now_ns()

@@ -57,9 +57,20 @@ class Track:
         self._declared_ns = self._usual_ns = NS_PER_S * (domain.update_period_s or 0.0)
         self._recent_ns = np.zeros(0, np.int64)
         self._failing = self._frozen = False
+        self._counting = False  # a counter that moves, and nothing is wrong with it
 
     def saw(self, t_ns: int, value: float) -> None:
         """Take a reading. One that cannot be right counts as failed; one of the past is passed over."""
+        step_j = value - self._value
+        if self._counting and 0 < step_j < math.inf and t_ns > self._edges[-1]:  # nearly always, so at once
+            self._edges.append(t_ns)
+            self._energies_j.append(step_j)
+            self._value, self._read_ns = value, t_ns
+        else:
+            self._look_closely(t_ns, value)
+            self._counting = self._changed_ever and not self._failing and not self._frozen
+
+    def _look_closely(self, t_ns: int, value: float) -> None:
         if not math.isfinite(value) or value < 0:
             self.failed(t_ns, f"it says {value}, which cannot be right")
             return
@@ -73,6 +84,7 @@ class Track:
 
     def failed(self, t_ns: int, reason: str) -> None:
         """A reading did not come; said once, until one comes again."""
+        self._counting = False
         if not self._failing:
             self._failing = True
             self._note(t_ns, f"{self.domain.name} cannot be read: {reason.rstrip('.')}. It is tried again.")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from contextlib import suppress
 
 FLUSH, STOP = b"f", b"q"
+SHORT_S, NAPS = 0.01, 9
 
 
 class PipeWaiter:
@@ -15,12 +17,19 @@ class PipeWaiter:
 
     def __init__(self, *watched: int) -> None:
         self.stopped = False
+        self._naps = 0
         self._watched = watched
         self._inside, self._outside = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._all = [self._inside, *watched]
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; True where a batch is wanted at once."""
+        """Sleep; True where a batch is wanted at once. Of short sleeps only every tenth looks at the pipes:
+        that costs more than sleeping does, and is soon enough."""
+        if seconds < SHORT_S and self._naps < NAPS:
+            self._naps += 1
+            time.sleep(seconds)
+            return False
+        self._naps = 0
         ready = select.select(self._all, (), (), seconds)[0]
         if not ready:
             return False
