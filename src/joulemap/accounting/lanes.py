@@ -184,9 +184,17 @@ def _covered_by_workers(segments: Cuts, kind: NDArray[np.int32], group: Int64) -
         offset + np.searchsorted(times, segments.start_ns[working]),
         offset + np.searchsorted(times, segments.end_ns[working]),
     )
+    calling = calling[_meets_any(segments, calling, working)]
     place = number[operation[calling]]
     assisted = place >= 0
     return _overlap(segments, calling[assisted], place[assisted] * size, times, union)
+
+
+def _meets_any(segments: Cuts, calling: Int64, working: Int64) -> NDArray[np.bool_]:
+    """Whether any worker at all is busy during a caller's segment: a quick look before the careful one."""
+    opens, closes = _union(segments.start_ns[working], segments.end_ns[working])
+    following = np.searchsorted(closes, segments.start_ns[calling], side="right")
+    return np.asarray(np.append(opens, np.iinfo(np.int64).max)[following] < segments.end_ns[calling])
 
 
 def _overlap(segments: Cuts, calling: Int64, offset: Int64, times: Int64, union: tuple[Int64, Int64]) -> Cuts:

@@ -111,8 +111,13 @@ class Rows:
         return total
 
     def executions(self, times: Float64 | None = None) -> Float64:
-        """How often each row ran; a worker's slice is only part of an execution."""
-        return self.total(np.asarray(self.events.kind.codes[self.event] != WORKER, np.float64), times)
+        """How often each row ran (times a factor); a worker's slice is only part of an execution."""
+        kinds = self.events.kind.codes[self.event]
+        total = np.zeros(len(self))
+        for some in _stretches(len(self.row)):
+            once = (kinds[some] != WORKER) * (1.0 if times is None else times[some])
+            total += sums_by(self.row[some], once, len(self))
+        return total
 
 
 @dataclass(frozen=True, eq=False)
