@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import os
 import signal
 import traceback
@@ -72,7 +73,8 @@ def _end_with_parent(parent_pid: int, waiter: PipeWaiter) -> None:
 
 
 def _hurry() -> None:
-    """Be on time: wake exactly, before others, and without pauses for garbage."""
+    """Be on time: wake exactly, before others, and without pauses for garbage or late imports."""
+    importlib.import_module("numpy.ma")  # Arrow wants it for the first table
     _prctl(_PR_SET_TIMERSLACK, 1)
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -16,6 +16,7 @@ from joulemap.devices import Domain
 from joulemap.errors import JoulemapError, MeterError
 from joulemap.meters.available import OpenMeters, open_meters
 from joulemap.meters.meter import Channel, Meter
+from joulemap.meters.schedule import Every
 from joulemap.monitor.quality import Quality, Score
 from joulemap.monitor.timeline import Timeline
 from joulemap.monitor.track import Note, Track
@@ -82,12 +83,17 @@ class _Reader:
         self.next_ns, self.saw = channel.schedule.next_ns, channel.schedule.saw
         self.stamp_ns: Callable[[int, int], int] = getattr(channel.schedule, "stamp_ns", _middle)
         self.period_ns = round(getattr(channel.schedule, "period_s", 0.0) * NS_PER_S)
+        self.fixed_rate = type(channel.schedule) is Every and self.period_ns > 0
         self.value: float | None = None
         self.due_ns = now_ns
 
     def take(self, value: float, before_ns: int, after_ns: int) -> None:
         """Keep a reading. A schedule that learns when the sensor updates knows better than the middle of
         the call what time a new value is of."""
+        if self.fixed_rate:  # nothing is learnt from its readings: the short way, 250 times a second
+            self.track.saw((before_ns + after_ns) // 2, value)
+            self.due_ns = (after_ns // self.period_ns + 1) * self.period_ns
+            return
         changed, self.value = value != self.value, value
         self.saw(before_ns, after_ns, changed)
         stamp_ns = self.stamp_ns if changed else _middle
@@ -139,12 +145,12 @@ class Sampler:
 
     def run(self, waiter: Waiter, hand_over: Callable[[Batch], None]) -> Summary:
         """Sample until the waiter is stopped, then close the meters."""
-        now_ns = self.timeline.now_ns
+        now_ns, wait = self.timeline.now_ns, waiter.wait
         due_ns = self._read_due(now_ns())
         flush_ns = now_ns() + self.batch_every_ns
         while not waiter.stopped:
             wait_ns = min(due_ns, flush_ns) - now_ns()
-            wanted = waiter.wait(wait_ns / NS_PER_S if wait_ns > 0 else 0.0)
+            wanted = wait(wait_ns / NS_PER_S if wait_ns > 0 else 0.0)
             woke_ns = now_ns()
             due_ns = self._read_due(None if wanted else woke_ns)
             if wanted or woke_ns >= flush_ns:
