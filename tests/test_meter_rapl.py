@@ -175,3 +175,10 @@ def test_closing_leaves_no_descriptor(server: Path) -> None:
         channel.close()
     assert RaplMeter(server).probe().available
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_platform_sensor_that_is_not_wired_does_not_hide_the_packages(tmp_path):
+    rapl_zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=5_000_000)
+    rapl_zone(tmp_path, "intel-rapl:1", "psys", energy_uj=0)
+    channels = RaplMeter(tmp_path).open()
+    assert [(channel.domain.name, channel.domain.parent) for channel in channels] == [("package-0", None)]

@@ -14,6 +14,7 @@ from joulemap.errors import InputError
 if TYPE_CHECKING:
     from joulemap.accounting import Footprint, Rule
     from joulemap.recording import Recording
+    from joulemap.traces import PowerTrace
     from joulemap.views.show import By
     from joulemap.views.table import Heading
 
@@ -125,7 +126,6 @@ def _heading(recording: Recording) -> Heading:
 
 def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float]:
     """The idle power of each domain: as given, else as the recording's quiet time shows."""
-    from joulemap.accounting.baseline import quiet_baseline
     from joulemap.units import parse
 
     watts = {}
@@ -140,11 +140,23 @@ def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) 
         raise InputError(f"This recording has no domain {unknown.pop()!r}.", f"It has {known or 'none'}.")
     for trace in recording.power():
         if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
-            found = quiet_baseline(trace, recording.events(), recording.steps(), recording.info.window_ns)
-            if found is None:
-                raise InputError(
-                    f"{trace.domain.name} has no quiet time in this recording to read a baseline off.",
-                    f"Give one: --baseline {trace.domain.name}=WATTS.",
-                )
-            watts[trace.domain.name] = found.power_w
+            watts[trace.domain.name] = _idle_power(recording, trace)
     return watts
+
+
+def _idle_power(recording: Recording, trace: PowerTrace) -> float:
+    """Read off the recording's quiet time, else as ``joulemap calibrate --idle`` kept it for its machine."""
+    from joulemap.accounting.baseline import quiet_baseline
+    from joulemap.baselines import Baselines
+
+    found = quiet_baseline(trace, recording.events(), recording.steps(), recording.info.window_ns)
+    if found is not None:
+        return found.power_w
+    stored = Baselines().find(str(recording.info.host.get("machine", "")), trace.domain)
+    if stored is not None:
+        return stored.baseline.power_w
+    raise InputError(
+        f"{trace.domain.name} has no quiet time in this recording to read a baseline off.",
+        f"Give one: --baseline {trace.domain.name}=WATTS. On the machine itself, joulemap calibrate --idle "
+        "finds it.",
+    )

@@ -16,7 +16,8 @@ import os
 import platform
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from joulemap.meters.sysfs import text_of
 from joulemap.meters.trial import probe_by_opening
 
 UPDATE_PERIOD_S = 0.001
+SETTLE_S = 0.02
 POLL_PERIOD_S = 0.004
 DOMAINS = {
     "energy-psys": "psys",
@@ -135,13 +137,21 @@ class PerfMeter:
         unit, events = text_of(folder / "type") or "", list(_events(folder))
         if not unit.isdigit() or not events:
             raise MeterError(f"No energy events in {folder}.", MISSING)
-        channels = list(
-            _channels(self.root, int(unit), events, parse_cpus(text_of(folder / "cpumask") or ""))
-        )
-        refusals = {channel.domain.name: error for channel in channels if (error := _refusal(channel))}
-        readable = [channel for channel in channels if channel.domain.name not in refusals]
+        cpus = parse_cpus(text_of(folder / "cpumask") or "")
+        readable = self._readable(_channels(self.root, int(unit), events, cpus))
+        dead = _dead_events(readable)
+        if not dead:
+            return readable
+        alive = [event for event in events if event.name not in dead]
+        if not alive:
+            raise MeterError("The energy events are there, but none of them ever counts.", MISSING)
+        return self._readable(_channels(self.root, int(unit), alive, cpus))
+
+    def _readable(self, channels: Iterable[PerfChannel]) -> list[PerfChannel]:
+        tried = [(channel, _refusal(channel)) for channel in channels]
+        readable = [channel for channel, refusal in tried if refusal is None]
         if not readable:
-            raise self._explained(next(iter(refusals.values())))
+            raise self._explained(next(refusal for _, refusal in tried if refusal is not None))
         return readable
 
     def facts(self) -> Mapping[str, float]:
@@ -157,6 +167,23 @@ class PerfMeter:
             f"The energy events exist, but counting them is not permitted (perf_event_paranoid is {level}).",
             FORBIDDEN,
         )
+
+
+def _dead_events(channels: Sequence[PerfChannel]) -> set[str]:
+    """Events that do not move while a wired sensor would have many times: virtual machines and boards
+    without the sensor offer ``energy-psys`` all the same, and it would hide the packages it contains."""
+    before = [channel.read() for channel in channels]
+    time.sleep(SETTLE_S)
+    moved = {
+        channel.event.name
+        for channel, joules in zip(channels, before, strict=True)
+        if channel.read() > joules
+    }
+    dead = {channel.event.name for channel in channels} - moved
+    if dead:
+        for channel in channels:
+            channel.close()
+    return dead
 
 
 def parse_cpus(text: str) -> list[int]:

@@ -103,9 +103,15 @@ def _zones(root: Path) -> list[_Zone]:
     for control in ("intel-rapl", "intel-rapl-mmio"):
         for path in sorted(folder.glob(f"{control}:*")):
             zone = _zone(path)
-            if zone is not None:
+            if zone is not None and not _unwired(zone):
                 found.setdefault(zone.domain_name, zone)
     return list(found.values())
+
+
+def _unwired(zone: _Zone) -> bool:
+    """Boards without the platform's sensor offer ``psys`` all the same: it stays at zero, and would hide the
+    packages that it contains."""
+    return zone.name == "psys" and text_of(zone.path / "energy_uj") == "0"
 
 
 def _zone(path: Path) -> _Zone | None:
