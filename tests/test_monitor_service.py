@@ -257,7 +257,8 @@ def connects_as_another_user(path, *groups):
         "os.setuid(65534)\n"
         "socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
     )
-    command = [sys.executable, "-c", script, str(path), *groups]
+    # Without site packages: what measures coverage there could not write as another user.
+    command = [sys.executable, "-S", "-c", script, str(path), *groups]
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
 
 
