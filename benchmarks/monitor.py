@@ -21,7 +21,6 @@ from joulemap.monitor.child import start_monitor
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 
 ZONES = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram"}
-CORE_LIMIT_PERCENT = 3.0
 
 _FEED = """
 import os, sys, time
@@ -94,20 +93,3 @@ def _running(*commands: list[str]) -> Iterator[None]:
         for process in started:
             process.send_signal(signal.SIGKILL)
             process.wait()
-
-
-def main() -> int:
-    """Measure three times and judge by the middle one; the limit holds, or the exit code is 1."""
-    runs = sorted((measure(6.0) for _ in range(3)), key=lambda run: run.core_percent)
-    cost = runs[1]
-    print("% of one core, three runs:", ", ".join(f"{run.core_percent:.2f}" for run in runs))
-    print(
-        f"monitor: {cost.core_percent:.2f} % of one core (limit {CORE_LIMIT_PERCENT:g} %), "
-        f"period p50 {cost.period_p50_ms:.2f} ms, p99 {cost.period_p99_ms:.2f} ms, "
-        f"{cost.missed} of {cost.reads} deadlines missed"
-    )
-    return 0 if cost.core_percent <= CORE_LIMIT_PERCENT else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,6 +33,7 @@ class NumberFile:
     path: Path
     hint: str = ""
     _fd: int | None = field(default=None, repr=False)
+    _last: int | None = field(default=None, repr=False)
 
     def read(self) -> int:
         """The number now. ``MeterError`` where the file is gone, forbidden or holds something else."""
@@ -54,9 +55,11 @@ class NumberFile:
         if self._fd is None:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         number = int(os.pread(self._fd, LONGEST_NUMBER, 0))
-        # A removed file of /sys fails to read; elsewhere its descriptor repeats the last value for ever.
-        if os.fstat(self._fd).st_nlink == 0:
+        # A removed file of /sys fails to read; elsewhere its descriptor repeats the last value for ever. Only
+        # then is it worth a look: a counter that moves is there.
+        if number == self._last and os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(2, "it was removed")
+        self._last = number
         return number
 
 
