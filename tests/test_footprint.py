@@ -38,7 +38,7 @@ def test_rollups_add_up_and_keep_what_they_are_told():
     assert sorted(modules.name) == ["m/a", "m/a", "m/b"]
     phases = footprint.at(1).rollup(keep=("phase",))
     assert set(phases.phase) == {"forward", "backward"}
-    assert set(phases.domain) == {"all"}
+    assert set(phases.domain) == {"GPU:0"}
     assert phases.attributed_j == pytest.approx(footprint.attributed_j)
     assert footprint.under("m/b").attributed_j == pytest.approx(footprint.where(op="add").attributed_j)
     with pytest.raises(InputError, match="no column"):
@@ -173,6 +173,20 @@ def test_records_are_sorted_and_carry_every_column():
         "name", "phase", "device", "domain", "energy_j", "low_j", "high_j", "active_s", "calls", "provenance",
     }  # fmt: skip
     assert {record["provenance"] for record in records} == {"apportioned"}
+
+
+def test_what_one_meter_measured_is_not_estimated_because_another_is():
+    events, power, _ = training()
+    cpu = Domain("CPU", "CPU", provenance="estimated")
+    host = EventTrace.from_columns(
+        name=["m/load", "m/a/mm"], device="CPU", start_ns=[0, S], end_ns=[S, 2 * S]
+    )
+    both = EventTrace.joined([events, host])
+    footprint = attribute(both, [power, PowerTrace(cpu, [0, 20 * S], [300.0])])
+    rows = {row["name"]: row for row in footprint.rollup(keep=()).to_records()}
+    assert (rows["m/b/add"]["provenance"], rows["m/b/add"]["domain"]) == ("apportioned", "GPU:0")
+    assert (rows["m/load"]["provenance"], rows["m/load"]["domain"]) == ("estimated", "CPU")
+    assert (rows["m/a/mm"]["provenance"], rows["m/a/mm"]["domain"]) == ("estimated", "all")
 
 
 def test_an_estimated_domain_makes_every_number_estimated():

@@ -32,7 +32,7 @@ UNTRACED = "(untraced)"
 """The name under which energy stands that was metered while nothing was traced."""
 
 EVERY = "all"
-"""What a column says after it was summed over."""
+"""What a column says of rows that were added up over different values of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,25 +303,15 @@ class Footprint:
         np.minimum.at(first, row, self.first_ns)
         np.maximum.at(last, row, self.last_ns)
         columns: dict[str, Any] = {
-            column: Labels.of(EVERY, count) if label is None else label[example]
+            column: _common(getattr(self, column), row, count) if label is None else label[example]
             for column, label in labels.items()
         }
-        if labels["op"] is None:
-            columns["op"] = self._common_op(row, count)
         for column in _SUMMED[:-1]:
             columns[column] = sums_by(row, getattr(self, column), count)
         columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
         np.add.at(columns["block_j"], row, self.block_j)
         meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
         return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
-
-    def _common_op(self, row: Int64, count: int) -> Labels:
-        """The operation type of each group of rows, or ``all`` where it has several."""
-        lowest, highest = np.full(count, len(self.op.words)), np.full(count, -1)
-        np.minimum.at(lowest, row, self.op.codes)
-        np.maximum.at(highest, row, self.op.codes)
-        codes = np.where(lowest == highest, lowest, len(self.op.words))
-        return Labels(codes.astype(np.int32), (*self.op.words, EVERY)).used()
 
     def with_meter_resolution(self) -> Footprint:
         """The meter's part of the uncertainty, from each row's energy and the span it is spread over.
@@ -335,6 +325,15 @@ class Footprint:
         gross_j = np.maximum(self.energy_j + self.baseline_j, 0.0)
         resolution = EDGE_RMS * periods * gross_j / span_s
         return replace(self, meter_rms_j=np.where(np.isnan(periods), self.meter_rms_j, resolution))
+
+
+def _common(label: Labels, row: Int64, count: int) -> Labels:
+    """The word that all rows of a group have, or ``all`` where they differ."""
+    lowest, highest = np.full(count, len(label.words)), np.full(count, -1)
+    np.minimum.at(lowest, row, label.codes)
+    np.maximum.at(highest, row, label.codes)
+    codes = np.where(lowest == highest, lowest, len(label.words)).astype(np.int32)
+    return Labels(codes, (*label.words, EVERY)).used()
 
 
 _LABELS = ("name", "op", "phase", "device", "domain")
