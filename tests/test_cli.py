@@ -322,6 +322,20 @@ def test_a_clock_that_is_off_can_be_shifted(tmp_path):
     joulemap("import", *arguments, "-o", tmp_path / "o.joulemap", "--shift-power", "-3600s")
 
 
+def test_clocks_and_timestamps_that_are_absurd_are_refused(tmp_path):
+    arguments = ("import", "--events", DATA / "h200-step.json.gz", "-o", tmp_path / "o.joulemap")
+    shifted = ("--power", DATA / "h200-step-power.csv", "--shift-power", "1e300s")
+    assert "clock is not off" in joulemap(*arguments, *shifted, check=2).stderr
+    trace = json.loads(gzip.decompress((DATA / "tf-timeline.json.gz").read_bytes()))
+    next(event for event in trace["traceEvents"] if event["ph"] == "X")["ts"] = 12
+    stray = tmp_path / "stray.json"
+    stray.write_text(json.dumps(trace))
+    done = joulemap(
+        "import", "--events", stray, "--power", "CPU:0=65W", "-o", tmp_path / "o.joulemap", check=2
+    )
+    assert "stray timestamp" in done.stderr
+
+
 def test_assumed_power_is_estimated_everywhere(tmp_path):
     path = tmp_path / "tf.joulemap"
     joulemap("import", "--events", DATA / "tf-timeline.json.gz", "--power", "CPU:0=65W", "-o", path)

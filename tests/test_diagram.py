@@ -54,6 +54,12 @@ def test_edges_stand_where_their_ends_part(diagram):
     assert diagram.at("bert/encoder/layer_0").edges == (("self", "output"),)
 
 
+def test_an_edge_into_a_layer_s_own_inside_starts_at_its_own_work():
+    energies = {"m/a": 1, "m/a/x": 2}
+    program = Program.of(dict.fromkeys(energies, "op"), [("m/a", "m/a/x")])
+    assert energy_distribution(footprint_of(energies), program).at("m/a").edges == (("(self)", "x"),)
+
+
 def test_one_phase_has_its_own_diagram(diagram):
     footprint = footprint_of(OPERATIONS)
     assert energy_distribution(footprint, Program(), phase="backward").boxes == ()

@@ -105,6 +105,22 @@ def test_every_socket_is_opened_and_only_roots_add_up(clock: Path) -> None:
 
 
 @needs_perf
+def test_a_platform_event_that_never_counts_does_not_hide_the_packages(clock: Path) -> None:
+    """The kernel's dummy event, which stays at zero, as an unwired ``energy-psys`` does."""
+    folder = clock / "bus" / "event_source" / "devices" / "power" / "events"
+    write(folder, **{"energy-psys": "event=9", "energy-psys.scale": "1", "energy-psys.unit": "Joules"})
+    domains = [channel.domain for channel in PerfMeter(clock).open()]
+    assert {domain.name: domain.parent for domain in domains} == {"package-0": None, "dram-0": None}
+
+
+@needs_perf
+def test_events_of_which_none_counts_are_no_meter(clock: Path) -> None:
+    folder = clock / "bus" / "event_source" / "devices" / "power" / "events"
+    write(folder, **{"energy-pkg": "event=9", "energy-ram": "event=9"})
+    assert "none of them ever counts" in PerfMeter(clock).probe().reason
+
+
+@needs_perf
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
 def test_two_sockets_are_two_devices(clock: Path) -> None:
     write(clock / "bus" / "event_source" / "devices" / "power", cpumask="0-1")

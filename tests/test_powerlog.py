@@ -307,3 +307,9 @@ def test_partial_cover_is_said():
         check_overlap(events(T, T).take(np.zeros(1, bool)), [])
     with pytest.raises(InputError, match="no interval"):
         check_overlap(events(T, T + S), [])
+
+
+def test_spaces_after_commas_are_not_part_of_a_name(tmp_path):
+    rows = [f"{1_790_000_000_000_000_000 + second * 10**9}, GPU:0, 5" for second in range(2)]
+    (trace,) = read_power(csv(tmp_path, "t_ns, domain, power_w", *rows))
+    assert trace.domain.name == "GPU:0"

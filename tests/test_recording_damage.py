@@ -196,3 +196,10 @@ class TestDamage:
         path.mkdir()
         assert f"{path} cannot be read" in damage_message(tmp_path / "r", Recording.events)
         shutil.rmtree(path)
+
+
+def test_a_damaged_second_copy_is_noted_while_the_first_still_reads(tmp_path):
+    path = write_sealed(tmp_path / "r")
+    (path / BACKUP).write_text("{}")
+    recording = Recording.open(tmp_path / "r")
+    assert any("recording.backup.json" in note and "second copy" in note for note in recording.notes)

@@ -166,8 +166,8 @@ class _Log:
         return np.asarray(exact.to_numpy() if pa.types.is_integer(exact.type) else rough).astype(np.int64)
 
     def labels(self, name: str) -> Labels:
-        """A column of words."""
-        column = self.table[name].cast(pa.string())
+        """A column of words, without the spaces that people put after commas."""
+        column = pc.utf8_trim_whitespace(self.table[name].cast(pa.string()))
         missing = np.asarray(pc.is_null(column).to_numpy(), bool)
         self.refuse(missing, np.arange(len(missing)), f"{name} is missing")
         return Labels.from_arrow(column)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from joulemap.accounting.footprint import Footprint
-from joulemap.accounting.tree import Node
+from joulemap.accounting.tree import OWN, Node
 from joulemap.errors import InputError
 from joulemap.program import SEPARATOR, Program, split
 
@@ -81,9 +81,10 @@ def lifted_edges(program: Program) -> dict[str, dict[tuple[str, str], None]]:
         common = 0
         while common < min(map(len, ends)) - 1 and ends[0][common] == ends[1][common]:
             common += 1
-        pair = (ends[0][common], ends[1][common])
-        if pair[0] != pair[1]:
-            lifted.setdefault(SEPARATOR.join(ends[0][:common]), {})[pair] = None
+        if ends[0][common] == ends[1][common]:  # one is a layer around the other: what is its own feeds it
+            common += 1
+        pair = tuple(end[common] if common < len(end) else OWN for end in ends)
+        lifted.setdefault(SEPARATOR.join(ends[0][:common]), {})[pair[0], pair[1]] = None
     return lifted
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.meter import Probe, Quantity, Schedule
+from joulemap.meters.gpu import GpuChannel, process_itself
+from joulemap.meters.meter import Probe, Quantity
 from joulemap.meters.schedule import Every
 from joulemap.meters.trial import probe_by_opening
 
@@ -33,11 +33,6 @@ NO_LIBRARY = (
 )
 NO_DRIVER = "Where there is an AMD GPU, load the driver amdgpu; in a container, pass /dev/kfd and /dev/dri."
 FORBIDDEN = "Join the groups render and video, or let root run `joulemap monitor` and use that."
-
-
-def process_itself() -> Collection[int]:
-    """The processes whose use of a GPU is ours, where nobody says otherwise."""
-    return {os.getpid()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +87,6 @@ class _Gpu:
         return sum(process["pid"] not in own_pids for process in self.ask("amdsmi_get_gpu_process_list"))
 
 
-@dataclass(frozen=True, slots=True)
-class AmdChannel:
-    """One GPU's energy, or its power where it has no accumulator."""
-
-    domain: Domain
-    quantity: Quantity
-    schedule: Schedule
-    take: Callable[[], float]
-    let_go: Callable[[], None]
-    wraps_at_j: float | None = None
-
-    def read(self) -> float:
-        """Joules or watts now."""
-        return self.take()
-
-    def close(self) -> None:
-        """Let go of this GPU; the last one shuts the library down."""
-        self.let_go()
-
-
 class AmdMeter:
     """Every AMD GPU. ``own_pids`` tells our processes from others, ``left_out`` why a GPU was refused."""
 
@@ -128,11 +103,11 @@ class AmdMeter:
         trial = AmdMeter(self._library)
         return probe_by_opening(trial.open, "{sensors}.", lambda: trial.left_out)
 
-    def open(self) -> Sequence[AmdChannel]:
+    def open(self) -> Sequence[GpuChannel]:
         """A channel a GPU; ``MeterError`` where there is none to read."""
         smi = self._library if self._library is not None else _import()
         tried = [self._channel_or_error(_Gpu(smi, i, handle)) for i, handle in enumerate(_handles(smi))]
-        channels = [channel for channel in tried if isinstance(channel, AmdChannel)]
+        channels = [channel for channel in tried if isinstance(channel, GpuChannel)]
         self.left_out = [error for error in tried if isinstance(error, MeterError)]
         if not channels:
             smi.amdsmi_shut_down()
@@ -144,13 +119,13 @@ class AmdMeter:
         ours = set(self._own_pids())
         return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, ours)}
 
-    def _channel_or_error(self, gpu: _Gpu) -> AmdChannel | MeterError:
+    def _channel_or_error(self, gpu: _Gpu) -> GpuChannel | MeterError:
         try:
             domain, quantity, take = _sensor(gpu)
         except MeterError as error:
             return error
         self._gpus[gpu.index] = gpu
-        return AmdChannel(domain, quantity, Every(POLL_PERIOD_S), take, lambda: self._let_go(gpu))
+        return GpuChannel(domain, quantity, Every(POLL_PERIOD_S), take, lambda: self._let_go(gpu))
 
     def _let_go(self, gpu: _Gpu) -> None:
         if self._gpus.pop(gpu.index, None) and not self._gpus:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
+from joulemap.meters.gpu import GpuChannel, process_itself
 from joulemap.meters.meter import Probe, Quantity, Schedule
 from joulemap.meters.schedule import Every, Updates
 from joulemap.meters.trial import probe_by_opening
@@ -31,11 +31,6 @@ MIG = (
     "Its energy counter covers the whole board and cannot be split between MIG instances. "
     "Turn MIG off (nvidia-smi -mig 0), or measure on another GPU."
 )
-
-
-def process_itself() -> Collection[int]:
-    """The processes whose use of a GPU is ours, where nobody says otherwise."""
-    return {os.getpid()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +104,6 @@ class _Gpu:
         return float(self.ask("nvmlDeviceGetPowerUsage")) * 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlChannel:
-    """One GPU's energy, or its power where it has no energy counter."""
-
-    domain: Domain
-    quantity: Quantity
-    schedule: Schedule
-    take: Callable[[], float]
-    let_go: Callable[[], None]
-    wraps_at_j: float | None = None
-
-    def read(self) -> float:
-        """Joules or watts now. ``MeterError`` where the GPU is lost; others go on."""
-        return self.take()
-
-    def close(self) -> None:
-        """Let go of this GPU; the last one shuts the library down."""
-        self.let_go()
-
-
 class NvmlMeter:
     """Every NVIDIA GPU that is not split by MIG, numbered as NVML does: in the order of the PCI bus.
 
@@ -149,12 +124,12 @@ class NvmlMeter:
         trial = NvmlMeter(self._library)
         return probe_by_opening(trial.open, "{sensors}.", lambda: trial.left_out)
 
-    def open(self) -> Sequence[NvmlChannel]:
+    def open(self) -> Sequence[GpuChannel]:
         """A channel a GPU; ``MeterError`` where there is none to read."""
         nvml = self._library if self._library is not None else _import()
         _initialise(nvml)
         tried = [self._channel_or_error(nvml, index) for index in range(_count(nvml))]
-        channels = [channel for channel in tried if isinstance(channel, NvmlChannel)]
+        channels = [channel for channel in tried if isinstance(channel, GpuChannel)]
         self.left_out = [error for error in tried if isinstance(error, MeterError)]
         if not channels:
             nvml.nvmlShutdown()
@@ -166,14 +141,14 @@ class NvmlMeter:
         ours = set(self._own_pids())
         return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, ours)}
 
-    def _channel_or_error(self, nvml: Any, index: int) -> NvmlChannel | MeterError:
+    def _channel_or_error(self, nvml: Any, index: int) -> GpuChannel | MeterError:
         try:
             gpu = _gpu(nvml, index)
             domain, quantity, schedule, take = _sensor(gpu)
         except MeterError as error:
             return error
         self._gpus[index] = gpu
-        return NvmlChannel(domain, quantity, schedule, take, lambda: self._let_go(gpu))
+        return GpuChannel(domain, quantity, schedule, take, lambda: self._let_go(gpu))
 
     def _let_go(self, gpu: _Gpu) -> None:
         if self._gpus.pop(gpu.index, None) and not self._gpus:
