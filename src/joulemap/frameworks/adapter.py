@@ -1,0 +1,64 @@
+"""What a framework's live adapter is: it finds the program's steps, and traces some of them on request.
+
+The recorder owns time and money: it says when to trace, counts what that costs, and never lets an adapter's
+failure reach the program. What a trace holds is written as raw files and understood later, when the program
+has ended: thinking must not cost the program anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from joulemap.errors import JoulemapError
+
+
+class TracerBusy(JoulemapError):
+    """The framework's profiler is in use by somebody else (TensorBoard, a second recording)."""
+
+
+class StepListener(Protocol):
+    """Who wants to know where steps begin and end. Both are quick, never raise, and may be called from any
+    thread; a step inside a step is ignored, so that every layer of a framework may announce its own."""
+
+    def begin(self, label: str) -> None:
+        """A step begins: ``train``, ``test``, ``predict``, or the name of the function that is called."""
+        ...
+
+    def end(self) -> None:
+        """It ends; in ``finally``, so that every begin has its end."""
+        ...
+
+    def compiled(self) -> None:
+        """The step that runs now has compiled something: it is no example of the others."""
+        ...
+
+
+class Adapter(Protocol):
+    """One framework. Made when the program has imported it, in the program's process."""
+
+    @property
+    def name(self) -> str:
+        """``tensorflow``: also the name of its folder below ``raw/`` in the recording."""
+        ...
+
+    @property
+    def watches(self) -> tuple[str, ...]:
+        """Modules that ``attach`` wants to hear of when they have been imported, ``("tensorflow", "keras")``."""
+        ...
+
+    def attach(self, module: str, steps: StepListener) -> None:
+        """A watched module has been imported: hook into it, once."""
+        ...
+
+    def start(self, folder: Path) -> None:
+        """Begin to trace; raw files go to ``folder``. ``TracerBusy`` where somebody else is tracing."""
+        ...
+
+    def stop(self) -> None:
+        """End the trace and leave its files complete. ``TracerBusy`` where somebody else ended it."""
+        ...
+
+    def detach(self) -> None:
+        """Take every hook out again and write what is left to write; the program may go on."""
+        ...
