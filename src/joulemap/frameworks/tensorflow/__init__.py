@@ -1,0 +1,1 @@
+"""TensorFlow: its live adapter, and the reader of what it left behind."""

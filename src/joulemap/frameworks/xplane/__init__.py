@@ -1,0 +1,1 @@
+"""XPlane, the profile format of TensorFlow and JAX, read into columns."""
