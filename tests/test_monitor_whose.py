@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from joulemap.devices import Domain
+from joulemap.monitor import whose as whoses
 from joulemap.monitor.whose import Whose, sockets
 
 CPU0, CPU1 = Domain("package-0", "CPU:0"), Domain("package-1", "CPU:1")
@@ -43,11 +44,11 @@ class Machine:
             first = folder / "task" / str(pid)
             first.mkdir(parents=True, exist_ok=True)
             (first / "children").write_text("".join(f"{child} " for child in children))
-        (folder / "stat").write_text(self.line(pid, parent, own, waited, cpu, started))
+        (folder / "stat").write_text(self.line(pid, parent, own, waited, cpu, started, max(len(threads), 1)))
         (folder / "cmdline").write_text("\0".join(words) + "\0")
 
-    def line(self, pid, parent, own, waited, cpu, started):
-        times = f"{own} 0 {waited} 0 20 0 1 0 {started}"
+    def line(self, pid, parent, own, waited, cpu, started, threads=1):
+        times = f"{own} 0 {waited} 0 20 0 {threads} 0 {started}"
         return f"{pid} (a ) name) S {parent} 1 1 0 -1 4 1 2 3 4 {times}{' 0' * 16} {cpu} 0"
 
     def gone(self, pid):
@@ -98,6 +99,48 @@ def test_children_and_those_that_came_and_went(machine):
     machine.process(100, 1, own=10, waited=50, children=[300])
     machine.busy(200, 0, 0, 0)
     assert shares(whose, 2 * S)["package-0"] == 0.05
+
+
+def test_workers_that_end_together_with_their_own_children_are_counted_once(machine):
+    """The program inherits the time of both, of which a part was counted while they lived."""
+    machine.process(100, 1, own=0, children=[200])
+    machine.process(200, 100, own=0, children=[300])
+    machine.process(300, 200, own=0)
+    whose = machine.whose()
+    machine.process(200, 100, own=20, children=[300])
+    machine.process(300, 200, own=30)
+    machine.busy(100, 0, 0, 0)
+    assert shares(whose, S)["package-0"] == 0.5
+    machine.gone(300)  # had 35 in the end
+    machine.gone(200)  # had 25
+    machine.process(100, 1, own=0, waited=60)
+    machine.busy(200, 0, 0, 0)
+    assert shares(whose, 2 * S)["package-0"] == 0.1
+
+
+def test_a_program_of_many_threads_is_found_by_a_scan(machine):
+    many = [(1000 + number, 0, 0) for number in range(20)]
+    machine.process(100, 1, own=0, children=[200], threads=[(100, 0, 0), *many])
+    machine.process(200, 100, own=0)
+    whose = machine.whose()
+    machine.process(100, 1, own=10, children=[200, 300], threads=[(100, 10, 0), *many])
+    machine.process(300, 100, own=20)
+    machine.busy(60, 0, 0, 0)
+    assert shares(whose, S)["package-0"] == 0.5
+
+
+def test_looking_is_bounded_and_what_was_passed_over_is_in_the_next_part(machine, monkeypatch):
+    machine.process(100, 1, own=0)
+    whose = machine.whose()
+    monkeypatch.setattr(whoses, "MOST_OF_A_CORE", 1e-9)
+    machine.busy(100, 0, 0, 0)
+    assert shares(whose, S)["package-0"] == 0.0
+    machine.process(100, 1, own=50)
+    machine.busy(200, 0, 0, 0)
+    assert whose.shares(2 * S) == []
+    part = whose.shares(10**18)[0]
+    assert part.edges_ns.tolist() == [S, 10**18]
+    assert part.share.tolist() == [0.5]
 
 
 def test_an_orphan_is_followed_and_its_end_takes_nothing_back(machine):
@@ -218,6 +261,40 @@ def test_two_busy_processes_on_one_processor_have_half_each(burners, kind):
     assert share[0] == pytest.approx(spent[0] / spent[2], abs=0.03)
     assert share[0] == pytest.approx(share[1], abs=0.03 + abs(spent[0] - spent[1]) / spent[2])
     assert sum(share) <= 1.03
+
+
+CHURN = """
+import resource, subprocess, sys
+spin = "import time\\nwhile time.process_time() < 0.08: pass"
+print(flush=True)
+for _ in sys.stdin:
+    for _ in range(6):
+        subprocess.run([sys.executable, "-S", "-c", spin])
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(sum(usage.ru_utime + usage.ru_stime for usage in used), flush=True)
+"""
+
+
+def test_processes_that_come_and_go_between_two_looks_are_counted(burners):
+    """None of them lives when it is looked; what the system says the program used is the truth."""
+    burners(min(os.sched_getaffinity(0)))
+    program = subprocess.Popen(
+        [sys.executable, "-S", "-c", CHURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with program:
+        program.stdout.readline()
+        whose, ours_s, used_s, begin_s = Whose(program.pid, [Domain("all", "CPU")], 0), 0.0, 0.0, busy()
+        before_s = begin_s
+        for second in range(1, 5):
+            print(file=program.stdin, flush=True)
+            used_s = float(program.stdout.readline())
+            (part,), now_s = whose.shares(second * S), busy()
+            ours_s += float(part.share[0]) * (now_s - before_s)
+            before_s = now_s
+        program.stdin.close()
+    total_s = before_s - begin_s
+    assert used_s > 1.5
+    assert ours_s / total_s == pytest.approx(used_s / total_s, abs=0.03)
 
 
 def used(burner):
