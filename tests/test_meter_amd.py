@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 from joulemap.errors import MeterError
 from joulemap.meters import Meter
 from joulemap.meters.amd import AmdMeter
+from joulemap.meters.gpu import Beside, Pictured, Program
 
 
 class AmdSmiException(Exception):
@@ -32,6 +34,7 @@ class Card:
     current_w: int | str = 310
     pids: tuple[int, ...] = ()
     lost: bool = False
+    throttled: bool | str = "N/A"
 
 
 @dataclass
@@ -86,6 +89,9 @@ class FakeAmdSmi:
 
     def amdsmi_get_gpu_activity(self, processor_handle: Card) -> dict[str, Any]:
         return {"gfx_activity": 99, "umc_activity": 10, "mm_activity": "N/A"}
+
+    def amdsmi_get_gpu_metrics_info(self, processor_handle: Card) -> dict[str, Any]:
+        return {"throttle_status": processor_handle.throttled}
 
     def amdsmi_get_gpu_process_list(self, processor_handle: Card) -> list[dict[str, Any]]:
         return [{"name": "python3", "pid": pid} for pid in processor_handle.pids]
@@ -151,7 +157,7 @@ def test_a_gpu_that_disappears_does_not_stop_the_others() -> None:
 
 
 def test_facts_name_their_units_and_leave_out_what_is_unknown() -> None:
-    meter = AmdMeter(FakeAmdSmi([Card(pids=(10, 11))]), own_pids=lambda: {10})
+    meter = AmdMeter(FakeAmdSmi([Card(pids=(1, os.getpid()))]), lambda: Program(os.getpid()))
     assert meter.facts() == {}
     meter.open()
     assert meter.facts() == pytest.approx(
@@ -160,10 +166,59 @@ def test_facts_name_their_units_and_leave_out_what_is_unknown() -> None:
             "GPU:0 temperature_c": 55,
             "GPU:0 power_limit_w": 750,
             "GPU:0 utilisation_percent": 99,
-            "GPU:0 instant_power_w": 310,
+            "GPU:0 processes_count": 2,
             "GPU:0 other_processes_count": 1,
+            "GPU:0 physical_gpu_number": 0,
         }
     )
+
+
+def test_a_card_that_is_held_back_says_so() -> None:
+    meter = AmdMeter(FakeAmdSmi([Card(throttled=True), Card(throttled=False)]))
+    meter.open()
+    facts = meter.facts()
+    assert (facts["GPU:0 throttled_flag"], facts["GPU:1 throttled_flag"]) == (1, 0)
+
+
+def test_power_is_for_pictures_and_to_be_looked_at() -> None:
+    library = FakeAmdSmi([Card(), Card(current_w="N/A")])
+    meter = AmdMeter(library)
+    assert isinstance(meter, Pictured)
+    assert isinstance(meter, Beside)
+    meter.open()
+    assert meter.pictures() == {"GPU:0 instant_power_w": 310}
+    (beside,) = meter.beside()
+    assert (beside.domain.name, beside.quantity, beside.read()) == ("GPU:0", "power_w", 310)
+    beside.close()
+    assert library.started == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "counts"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"ROCR_VISIBLE_DEVICES": "3,1"}, [3, 1]),
+        ({"ROCR_VISIBLE_DEVICES": "3,1", "HIP_VISIBLE_DEVICES": "1"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, [2]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "2"}, [0]),
+    ],
+)
+def test_a_program_that_sees_some_gpus_is_metered_on_those(
+    environment: dict[str, str], counts: list[int]
+) -> None:
+    library = FakeAmdSmi([Card(energy_count=1 + physical) for physical in range(4)])
+    channels = AmdMeter(library, environment=environment).open()
+    assert [round(channel.read() / 15.3e-6) - 1 for channel in channels] == counts
+    assert [channel.domain.name for channel in channels] == [f"GPU:{i}" for i in range(len(counts))]
+    assert ("of the machine" in channels[0].domain.sensor) == (counts[0] != 0)
+
+
+def test_gpus_by_uuid_are_not_guessed() -> None:
+    library = FakeAmdSmi([Card()])
+    probe = AmdMeter(library, environment={"ROCR_VISIBLE_DEVICES": "GPU-1f"}).probe()
+    assert not probe.available
+    assert "by their numbers" in probe.remedy
+    assert library.started == 0
 
 
 def test_the_library_is_shut_down_with_the_last_channel() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -14,8 +16,10 @@ import pytest
 
 from joulemap.errors import MeterError
 from joulemap.meters import Meter
+from joulemap.meters.gpu import Beside, Pictured, Program
 from joulemap.meters.nvml import NvmlMeter
 from joulemap.meters.schedule import Every, Updates
+from joulemap.monitor.track import Track
 
 
 class NVMLError(Exception):
@@ -35,6 +39,8 @@ class Card:
     architecture: int = 9
     pids: tuple[int, ...] = ()
     lost: bool = False
+    model: str = "NVIDIA H200"
+    throttle: int | None = None
 
 
 @dataclass
@@ -73,6 +79,15 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:  # noqa: N802
         return self._alive(self.cards[index])
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:  # noqa: N802
+        return self._alive(self.cards[int(uuid[-1])])
+
+    def nvmlDeviceGetUUID(self, handle: Card) -> str:  # noqa: N802
+        return f"GPU-8932f93{[card is handle for card in self.cards].index(True)}"
+
+    def nvmlDeviceGetName(self, handle: Card) -> str:  # noqa: N802
+        return handle.model
+
     def nvmlDeviceGetMigMode(self, device: Card) -> list[int]:  # noqa: N802
         return [self._known(device, device.mig), 0]
 
@@ -100,13 +115,13 @@ class FakeNvml:
         return 700_000
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Card) -> int:  # noqa: N802
-        raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
+        return self._known(handle, handle.throttle)
 
     def nvmlDeviceGetUtilizationRates(self, handle: Card) -> Any:  # noqa: N802
         return SimpleNamespace(gpu=97, memory=20)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Card) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in handle.pids]
+        return [SimpleNamespace(pid=pid) for pid in self._alive(handle).pids]
 
     def _alive(self, card: Card) -> Card:
         if card.lost:
@@ -189,8 +204,9 @@ def test_a_gpu_that_disappears_does_not_stop_the_others() -> None:
     with pytest.raises(MeterError, match="GPU:0 fell off the bus"):
         first.read()
     assert second.read() == 5_000
-    assert "GPU:1 instant_power_w" in meter.facts()
-    assert "GPU:0 instant_power_w" not in meter.facts()
+    assert meter.pictures() == {"GPU:1 instant_power_w": 120.5}
+    assert "GPU:1 processes_count" in meter.facts()
+    assert "GPU:0 processes_count" not in meter.facts()
     library.cards[0].lost = False
     assert first.read() == 5_000
 
@@ -202,7 +218,7 @@ def test_a_gpu_lost_before_the_start_is_left_out() -> None:
 
 
 def test_facts_name_their_units_and_leave_out_what_is_unknown() -> None:
-    meter = NvmlMeter(FakeNvml([Card(pids=(10, 11, 12))]), own_pids=lambda: {11})
+    meter = NvmlMeter(FakeNvml([Card(pids=(os.getpid(),))]), program=lambda: None)
     assert meter.facts() == {}
     meter.open()
     assert meter.facts() == pytest.approx(
@@ -212,10 +228,152 @@ def test_facts_name_their_units_and_leave_out_what_is_unknown() -> None:
             "GPU:0 temperature_c": 41,
             "GPU:0 power_limit_w": 700,
             "GPU:0 utilisation_percent": 97,
-            "GPU:0 instant_power_w": 120.5,
-            "GPU:0 other_processes_count": 2,
+            "GPU:0 processes_count": 1,
+            "GPU:0 physical_gpu_number": 0,
         }
     )
+
+
+def test_throttle_reasons_are_a_fact_where_the_card_tells_them() -> None:
+    meter = NvmlMeter(FakeNvml([Card(throttle=4)]))
+    meter.open()
+    assert meter.facts()["GPU:0 throttle_reasons_bits"] == 4
+
+
+def test_processes_of_the_program_are_told_from_others() -> None:
+    """A worker is the program's; the process that started the program is not."""
+    script = (
+        "import subprocess, sys; worker = subprocess.Popen(['cat'], stdin=subprocess.PIPE); "
+        "print(worker.pid, flush=True); sys.stdin.read(); worker.communicate()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        worker = int(child.stdout.readline())
+        library = FakeNvml([Card(pids=(os.getpid(), child.pid, worker))])
+        meter = NvmlMeter(library, program=lambda: Program(child.pid))
+        meter.open()
+        facts = meter.facts()
+        child.communicate()
+    assert facts["GPU:0 processes_count"] == 3
+    assert facts["GPU:0 other_processes_count"] == 1
+
+
+def test_instant_power_is_for_pictures_and_no_channel() -> None:
+    meter = NvmlMeter(FakeNvml([Card(), Card(energy_mj=None), Card(instant_mw=None)]))
+    assert isinstance(meter, Pictured)
+    channels = meter.open()
+    assert [channel.quantity for channel in channels] == ["energy_j", "power_w", "energy_j"]
+    assert meter.pictures() == {"GPU:0 instant_power_w": 120.5}
+    assert not any("instant" in name for name in meter.facts())
+
+
+def test_every_reading_of_a_card_can_be_looked_at() -> None:
+    library = FakeNvml([Card(), Card(energy_mj=None), Card(architecture=4, instant_mw=None)])
+    meter = NvmlMeter(library)
+    assert isinstance(meter, Beside)
+    channels = meter.open()
+    beside = meter.beside()
+    assert [(one.domain.name, one.domain.sensor.split(",")[0], one.read()) for one in beside] == [
+        ("GPU:0", "NVML instant power", 120.5),
+        ("GPU:0", "NVML average power", 119.0),
+        ("GPU:2", "NVML power", 119.0),
+    ]
+    for channel in beside:
+        channel.close()
+    assert library.started == 1
+    for one in channels:
+        one.close()
+    assert library.started == 0
+
+
+def sensors(cards: int = 4, **environment: str) -> dict[str, str]:
+    """Domains and sensors of a program with this environment."""
+    meter = NvmlMeter(FakeNvml([Card() for _ in range(cards)]), environment=environment)
+    return {channel.domain.name: channel.domain.sensor for channel in meter.open()}
+
+
+def test_a_program_that_sees_some_gpus_is_metered_on_those_by_its_own_numbers() -> None:
+    library = FakeNvml([Card(energy_mj=1000 * physical) for physical in range(4)])
+    meter = NvmlMeter(library, environment={"CUDA_VISIBLE_DEVICES": "2,0,3"})
+    channels = meter.open()
+    assert [(one.domain.device, one.read()) for one in channels] == [("GPU:0", 2), ("GPU:1", 0), ("GPU:2", 3)]
+    assert channels[0].domain.sensor == "NVML total energy, GPU 2 of the machine (GPU-8932f932)"
+    assert meter.facts()["GPU:2 physical_gpu_number"] == 3
+    assert meter.pictures().keys() == {
+        "GPU:0 instant_power_w",
+        "GPU:1 instant_power_w",
+        "GPU:2 instant_power_w",
+    }
+
+
+def test_all_gpus_are_seen_by_default_and_keep_their_sensors_name() -> None:
+    assert sensors(2) == {"GPU:0": "NVML total energy", "GPU:1": "NVML total energy"}
+    assert sensors(2, CUDA_VISIBLE_DEVICES="0") == {"GPU:0": "NVML total energy"}
+
+
+def test_what_a_container_was_given_is_all_that_nvml_sees() -> None:
+    assert sensors(2, NVIDIA_VISIBLE_DEVICES="3,5").keys() == {"GPU:0", "GPU:1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "remedy"),
+    [
+        ("", "sees no GPU", "CUDA_VISIBLE_DEVICES=0"),
+        ("-1", "sees no GPU", "Unset it"),
+        ("MIG-GPU-8932f930/1/0", "MIG", "nvidia-smi -mig 0"),
+    ],
+)
+def test_a_program_without_a_gpu_of_its_own_is_told_why(value: str, reason: str, remedy: str) -> None:
+    library = FakeNvml([Card(), Card()])
+    probe = NvmlMeter(library, environment={"CUDA_VISIBLE_DEVICES": value}).probe()
+    assert not probe.available
+    assert reason in probe.reason
+    assert remedy in probe.remedy
+    assert library.started == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, True),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, True),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, False),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f931"}, False),
+    ],
+)
+def test_gpus_that_differ_may_be_numbered_otherwise_by_cuda(environment: dict[str, str], said: bool) -> None:
+    mixed = FakeNvml([Card(), Card(model="NVIDIA T400")])
+    probe = NvmlMeter(mixed, environment=environment).probe()
+    assert ("by speed" in probe.reason, "PCI_BUS_ID" in probe.remedy) == (said, said)
+    alike = FakeNvml([Card(), Card()])
+    assert "by speed" not in NvmlMeter(alike, environment=environment).probe().reason
+
+
+def test_a_gpu_that_comes_back_has_a_new_handle_and_a_gap_in_its_trace() -> None:
+    """It falls off the bus, is reset, and counts from zero: noted, unknown, and never negative."""
+    library = FakeNvml([Card(energy_mj=0)])
+    (channel,) = NvmlMeter(library).open()
+    track = Track(channel.domain, channel.quantity)
+    for tenth in range(60):
+        card = library.cards[0]
+        card.energy_mj = (card.energy_mj or 0) + 10_000
+        if tenth == 20:
+            card.lost = True
+        if tenth == 50:
+            library.cards[0] = Card(energy_mj=0)
+        try:
+            track.saw(tenth * 100_000_000, channel.read())
+        except MeterError as error:
+            track.failed(tenth * 100_000_000, error.message)
+    trace = track.finish()
+    assert trace is not None
+    assert [trace.gap.sum(), trace.energy_j.min() >= 0] == [1, True]
+    said = " ".join(note.text for note in track.notes)
+    assert said.count("fell off the bus") == 1
+    assert "can be read again" in said
+    assert "went back" in said
 
 
 def test_the_library_is_shut_down_with_the_last_channel() -> None:

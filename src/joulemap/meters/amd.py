@@ -4,6 +4,9 @@ The card accumulates its energy in steps of about 15 uJ; the accumulator is the 
 guests of a virtual machine) report socket power, averaged by the firmware. On a card with two dies, such as
 the MI250X, the first counts both and the second stands at zero: the second is left out.
 
+GPUs are numbered as the program sees them, where ``ROCR_VISIBLE_DEVICES`` and ``HIP_VISIBLE_DEVICES`` (or
+``CUDA_VISIBLE_DEVICES``, which HIP takes as well) are lists of numbers.
+
 No AMD GPU was at hand: tested with a stand-in that has the functions, arguments and units of ``amdsmi`` 7.0.
 """
 
@@ -12,16 +15,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.gpu import GpuChannel, process_itself
+from joulemap.meters.gpu import GpuChannel, Program, program_around
 from joulemap.meters.meter import Probe, Quantity
 from joulemap.meters.schedule import Every
 from joulemap.meters.trial import probe_by_opening
+from joulemap.meters.visible import visible
 
 POLL_PERIOD_S = 0.02
 NOT_SUPPORTED = (2, 3)
@@ -31,16 +36,21 @@ NO_PERMISSION = 10
 NO_LIBRARY = (
     "Install it with: pip install 'joulemap[amd]', in the version of your ROCm, and amd-smi-lib with ROCm."
 )
-NO_DRIVER = "Where there is an AMD GPU, load the driver amdgpu; in a container, pass /dev/kfd and /dev/dri."
+NO_DRIVER = (
+    "Where there is an AMD GPU, load the driver amdgpu; in a container, pass /dev/kfd and /dev/dri; in a "
+    "virtual machine, have the GPU passed through to it."
+)
+BY_UUID = "Name the GPUs by their numbers, so that the meter knows which of them the program sees."
 FORBIDDEN = "Join the groups render and video, or let root run `joulemap monitor` and use that."
 
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """One GPU of an initialised library."""
+    """One GPU of an initialised library: ``index`` is the program's number, ``physical`` the machine's."""
 
     smi: Any
     index: int
+    physical: int
     handle: Any
 
     @property
@@ -82,31 +92,56 @@ class _Gpu:
         """Power of the socket, averaged where the card does."""
         return self.power_w("average_socket_power", "current_socket_power")
 
-    def others(self, own_pids: Collection[int]) -> int:
-        """How many processes compute on this GPU that are not ours: their energy is in the reading too."""
-        return sum(process["pid"] not in own_pids for process in self.ask("amdsmi_get_gpu_process_list"))
+    def pids(self) -> list[int]:
+        """The processes that compute on this GPU, whosever they are."""
+        return [process["pid"] for process in self.ask("amdsmi_get_gpu_process_list")]
+
+    def throttled(self) -> float:
+        """Whether the firmware holds the card back; it says yes or no, and not what for."""
+        status = self.ask("amdsmi_get_gpu_metrics_info")["throttle_status"]
+        if not isinstance(status, (bool, int)):
+            raise MeterError(f"{self.name} does not say whether it is held back.")
+        return float(bool(status))
+
+    def domain(self, sensor: str) -> Domain:
+        """What a sensor measures; its name says which GPU of the machine it is where the numbers differ."""
+        which = "" if self.index == self.physical else f", GPU {self.physical} of the machine"
+        return Domain(self.name, self.name, sensor=sensor + which)
 
 
 class AmdMeter:
-    """Every AMD GPU. ``own_pids`` tells our processes from others, ``left_out`` why a GPU was refused."""
+    """Every AMD GPU that the program sees, numbered as the program does. ``program`` tells its processes from
+    others, ``left_out`` says why a GPU was refused."""
 
     name = "amd"
 
-    def __init__(self, library: Any = None, own_pids: Callable[[], Collection[int]] = process_itself) -> None:
+    def __init__(
+        self,
+        library: Any = None,
+        program: Callable[[], Program | None] = program_around,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self.left_out: list[MeterError] = []
-        self._library = library
-        self._own_pids = own_pids
+        self._library, self._environment = library, environment
+        self._program = program
         self._gpus: dict[int, _Gpu] = {}
 
     def probe(self) -> Probe:
-        """Available, or no library, no driver, no GPU, no permission."""
-        trial = AmdMeter(self._library)
+        """Available, or no library, no driver, no GPU, no permission, or hidden from the program."""
+        trial = AmdMeter(self._library, self._program, self._environment)
         return probe_by_opening(trial.open, "{sensors}.", lambda: trial.left_out)
 
     def open(self) -> Sequence[GpuChannel]:
         """A channel a GPU; ``MeterError`` where there is none to read."""
         smi = self._library if self._library is not None else _import()
-        tried = [self._channel_or_error(_Gpu(smi, i, handle)) for i, handle in enumerate(_handles(smi))]
+        handles = _handles(smi)
+        try:
+            seen = _seen(len(handles), self._environment)
+        except MeterError:
+            smi.amdsmi_shut_down()
+            raise
+        gpus = [_Gpu(smi, index, physical, handles[physical]) for index, physical in enumerate(seen)]
+        tried = [self._channel_or_error(gpu) for gpu in gpus]
         channels = [channel for channel in tried if isinstance(channel, GpuChannel)]
         self.left_out = [error for error in tried if isinstance(error, MeterError)]
         if not channels:
@@ -115,9 +150,21 @@ class AmdMeter:
         return channels
 
     def facts(self) -> Mapping[str, float]:
-        """Clocks, temperature, limit, load and other processes of the GPUs that are open."""
-        ours = set(self._own_pids())
-        return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, ours)}
+        """Clocks, temperature, limit, load and processes of the GPUs that are open."""
+        program = self._program()
+        return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, program)}
+
+    def pictures(self) -> Mapping[str, float]:
+        """The power of this moment, of the GPUs that tell it; it is never counted as energy."""
+        seen: dict[str, float] = {}
+        for gpu in [*self._gpus.values()]:
+            with contextlib.suppress(MeterError):
+                seen[f"{gpu.name} instant_power_w"] = gpu.power_w("current_socket_power")
+        return seen
+
+    def beside(self) -> Sequence[GpuChannel]:
+        """Socket power of the GPUs that are open."""
+        return [channel for gpu in [*self._gpus.values()] for channel in _beside(gpu)]
 
     def _channel_or_error(self, gpu: _Gpu) -> GpuChannel | MeterError:
         try:
@@ -155,6 +202,18 @@ def _handles(smi: Any) -> Sequence[Any]:
         raise MeterError(f"The GPUs cannot be listed: {_words(error)}.", NO_DRIVER) from error
 
 
+def _seen(count: int, environment: Mapping[str, str]) -> list[int]:
+    """The machine's numbers of the GPUs that the program sees: ROCr leaves some, HIP some of those."""
+    seen = list(range(count))
+    hip = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else "CUDA_VISIBLE_DEVICES"
+    for variable in ("ROCR_VISIBLE_DEVICES", hip):
+        value = environment.get(variable)
+        if value is not None and "GPU-" in value:
+            raise MeterError(f"{variable} names GPUs by UUID, which is not understood here.", BY_UUID)
+        seen = [seen[number] for number in visible(variable, value, [""] * len(seen))]
+    return seen
+
+
 def _code(error: Any) -> int | None:
     code = getattr(error, "err_code", None)
     return int(code) if isinstance(code, int) else None
@@ -168,16 +227,24 @@ def _sensor(gpu: _Gpu) -> tuple[Domain, Quantity, Callable[[], float]]:
     """The accumulator, or socket power; ``MeterError`` for a card that has neither."""
     if not gpu.has_energy():
         gpu.socket_power_w()
-        return Domain(gpu.name, gpu.name, sensor="amdsmi average socket power"), "power_w", gpu.socket_power_w
+        return gpu.domain("amdsmi average socket power"), "power_w", gpu.socket_power_w
     if gpu.energy_j() == 0:
         raise MeterError(
             f"{gpu.name} counts no energy and is left out.",
             "On a card with two dies the first one counts both; otherwise update the driver.",
         )
-    return Domain(gpu.name, gpu.name, sensor="amdsmi energy accumulator"), "energy_j", gpu.energy_j
+    return gpu.domain("amdsmi energy accumulator"), "energy_j", gpu.energy_j
 
 
-def _facts(gpu: _Gpu, own_pids: Collection[int]) -> Iterator[tuple[str, float]]:
+def _beside(gpu: _Gpu) -> Iterator[GpuChannel]:
+    """Closing one of these closes nothing: the metered channel holds the GPU."""
+    with contextlib.suppress(MeterError):
+        gpu.socket_power_w()
+        domain = gpu.domain("amdsmi socket power")
+        yield GpuChannel(domain, "power_w", Every(POLL_PERIOD_S), gpu.socket_power_w, lambda: None)
+
+
+def _facts(gpu: _Gpu, program: Program | None) -> Iterator[tuple[str, float]]:
     """What this card tells; a fact that it does not know is absent."""
     smi = gpu.smi
     hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
@@ -187,9 +254,14 @@ def _facts(gpu: _Gpu, own_pids: Collection[int]) -> Iterator[tuple[str, float]]:
         "temperature_c": lambda: gpu.ask("amdsmi_get_temp_metric", *hottest),
         "power_limit_w": lambda: gpu.ask("amdsmi_get_power_cap_info")["power_cap"] * 1e-6,
         "utilisation_percent": lambda: gpu.ask("amdsmi_get_gpu_activity")["gfx_activity"],
-        "instant_power_w": lambda: gpu.power_w("current_socket_power"),
-        "other_processes_count": lambda: gpu.others(own_pids),
+        "throttled_flag": gpu.throttled,
     }
     for name, question in questions.items():
         with contextlib.suppress(MeterError, ValueError):
             yield name, float(question())
+    with contextlib.suppress(MeterError):
+        pids = gpu.pids()
+        yield "processes_count", float(len(pids))
+        if program is not None:
+            yield "other_processes_count", float(program.others(pids))
+    yield "physical_gpu_number", float(gpu.physical)
