@@ -8,7 +8,8 @@ import pytest
 
 from joulemap.errors import MeterError
 from joulemap.meters import estimate
-from joulemap.meters.estimate import EstimateMeter, core_watts, processor
+from joulemap.meters.cores import DEFAULT, PARTS, part_for, processor
+from joulemap.meters.estimate import EstimateMeter
 
 S = 1_000_000_000
 TICK = os.sysconf("SC_CLK_TCK")
@@ -35,7 +36,8 @@ def stat(proc, *, busy_s=0.0, idle_s=0.0, steal_s=0.0, cpus=2):
 
 @pytest.fixture(name="proc")
 def make_proc(tmp_path, monkeypatch):
-    monkeypatch.delenv(estimate.WATTS_PER_CORE, raising=False)
+    for variable in (estimate.WATTS_PER_CORE, estimate.WATTS_PER_GB):
+        monkeypatch.delenv(variable, raising=False)
     proc = tmp_path / "proc"
     proc.mkdir()
     one = f"model name\t: {XEON}\nsiblings\t: 80\ncpu cores\t: 40\ncpu MHz\t\t: 2400.0\n"
@@ -48,6 +50,11 @@ def make_proc(tmp_path, monkeypatch):
 def opened(proc, clock, **settings):
     meter = EstimateMeter(proc, proc.parent / "sys", clock_ns=clock, **settings)
     return meter.open()
+
+
+def model(proc, **settings):
+    """Of a machine whose /sys lies beside its /proc."""
+    return EstimateMeter(proc, proc.parent / "sys", **settings).model()
 
 
 def test_energy_is_idle_power_over_time_and_busy_power_over_cpu_time(proc):
@@ -105,7 +112,9 @@ def test_the_probe_says_what_is_assumed(proc, monkeypatch):
     said = EstimateMeter(proc).probe()
     assert said.available
     assert "Xeon Platinum 8380" in said.reason
+    assert "taken for Xeon Platinum 8380" in said.reason
     assert "2 CPUs" in said.reason
+    assert "±50 %" in said.reason
     assert estimate.WATTS_PER_CORE in said.remedy
     (proc / "stat").unlink()
     said = EstimateMeter(proc).probe()
@@ -118,9 +127,88 @@ def test_the_probe_says_what_is_assumed(proc, monkeypatch):
 @pytest.mark.parametrize(("text", "busy_w"), [("4", 2.0), ("8 W", 4.0), ("", 270 / 40 / 2)])
 def test_the_environment_sets_the_watts(proc, monkeypatch, text, busy_w):
     monkeypatch.setenv(estimate.WATTS_PER_CORE, text)
-    model = EstimateMeter(proc).model()
-    assert model.busy_w == pytest.approx(busy_w)
-    assert model.idle_w == pytest.approx(estimate.IDLE_SHARE * busy_w)
+    found = model(proc)
+    assert found.busy_w == pytest.approx(busy_w)
+    assert found.idle_w == pytest.approx(estimate.IDLE_SHARE * busy_w)
+    assert (found.part == "") == bool(text)
+
+
+def test_the_environment_sets_the_watts_of_memory(proc, monkeypatch):
+    clock = Clock()
+    monkeypatch.setenv(estimate.WATTS_PER_GB, "0.25")
+    cpu, dram = opened(proc, clock)
+    clock.now_ns += 4 * S
+    assert dram.read() == pytest.approx(8.0 * 0.25 * 4)
+    cpu.close()
+    monkeypatch.setenv(estimate.WATTS_PER_GB, "-1")
+    assert estimate.WATTS_PER_GB in EstimateMeter(proc).probe().remedy
+
+
+def test_every_number_says_how_rough_it_is(proc):
+    for channel in opened(proc, Clock()):
+        assert "roughly ±50 %" in channel.domain.sensor
+        assert channel.domain.provenance == "estimated"
+        channel.close()
+
+
+def group(proc, controllers="", **files):
+    """This process in a control group ``/jobs/ours``: version 2 without controllers, else version 1."""
+    (proc / "self").mkdir(exist_ok=True)
+    line = f"{'4' if controllers else '0'}:{controllers}:/jobs/ours\n"
+    (proc / "self" / "cgroup").write_text(line)
+    folder = proc.parent / "sys/fs/cgroup" / controllers.split(",")[0]
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("controllers", "files", "cpus"),
+    [
+        ("", {"cpu.max": "200000 100000"}, 2),
+        ("", {"jobs/ours/cpu.max": "150000 100000"}, 1.5),
+        ("", {"jobs/cpu.max": "300000 100000", "jobs/ours/cpu.max": "max 100000"}, 3),
+        ("", {"jobs/ours/cpuset.cpus.effective": "0-1,8"}, 3),
+        ("", {"cpu.max": "max 100000", "cpuset.cpus.effective": "0-63"}, 64),
+        ("", {"cpu.max": "9900000 100000"}, 64),
+        ("", {"cpu.max": "nonsense", "cpuset.cpus.effective": ""}, 64),
+        ("cpu,cpuacct", {"jobs/ours/cpu.cfs_quota_us": 50_000, "jobs/ours/cpu.cfs_period_us": 100_000}, 0.5),
+        ("cpu", {"cpu.cfs_quota_us": -1, "cpu.cfs_period_us": 100_000}, 64),
+        ("cpuset", {"cpuset.effective_cpus": "4-7"}, 4),
+    ],
+)
+def test_a_container_with_some_of_the_cores_idles_on_those(proc, controllers, files, cpus):
+    stat(proc, cpus=64)
+    group(proc, controllers, **files)
+    assert model(proc).cpus == cpus
+
+
+def test_two_of_64_cores_cost_what_two_cores_cost(proc):
+    """Idle power is that of two; busy time is whatever the machine shows, and the program has its share."""
+    clock = Clock()
+    stat(proc, cpus=64)
+    group(proc, **{"cpu.max": "200000 100000"})
+    cpu = opened(proc, clock, watts_per_core=10.0)[0]
+    clock.now_ns += 10 * S
+    stat(proc, busy_s=20, idle_s=620, cpus=64)
+    # Two threads share a core: 5 W busy, 1 W idle each; both of ours were busy for ten seconds.
+    assert cpu.read() == pytest.approx(2 * 5.0 * 10)
+    cpu.close()
+
+
+@pytest.mark.parametrize(
+    ("controllers", "name", "text", "memory_gb"),
+    [
+        ("", "memory.max", 2_000_000_000, 2.0),
+        ("", "memory.max", "max", 8.0),
+        ("memory", "jobs/ours/memory.limit_in_bytes", 3_000_000_000, 3.0),
+        ("memory", "memory.limit_in_bytes", 9_223_372_036_854_771_712, 8.0),
+    ],
+)
+def test_memory_is_that_which_we_may_use(proc, controllers, name, text, memory_gb):
+    group(proc, controllers, **{name: text})
+    assert model(proc).memory_gb == pytest.approx(memory_gb)
 
 
 @pytest.mark.parametrize("text", ["lots", "-3", "0", "5 J"])
@@ -131,13 +219,27 @@ def test_bad_watts_are_refused_with_a_hint(proc, monkeypatch, text):
     assert said.remedy
 
 
-def test_processors_are_found_in_the_table():
-    assert core_watts("AMD EPYC 7763 64-Core Processor") == pytest.approx(280 / 64)
-    assert core_watts("AMD EPYC 9654 96-Core Processor") == pytest.approx(360 / 96)
-    assert core_watts("Intel Xeon Processor @ 2.80GHz") == pytest.approx(270 / 40)
-    assert core_watts("VIA Nano") == pytest.approx(7.5)
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        ("AMD EPYC 7763 64-Core Processor", "EPYC 7763"),
+        ("AMD EPYC 9654 96-Core Processor", "EPYC 9654"),
+        ("Intel Xeon Platinum 8480C", "Xeon Platinum 8480+"),
+        ("Intel Xeon Processor @ 2.80GHz", "Xeon Platinum 8380, for a Xeon whose model is hidden"),
+        ("ARM 0xd4f", "NVIDIA Grace (Neoverse V2), its memory included"),
+        ("VIA Nano", DEFAULT.which),
+    ],
+)
+def test_processors_are_found_in_the_table(name, which):
+    assert part_for(name).which == which
+
+
+def test_the_table_is_of_named_parts_that_draw_what_cores_draw():
+    assert len({part.which for part in PARTS}) == len(PARTS)
+    assert all(1 < part.busy_core_w < 15 for part in (*PARTS, DEFAULT))
+    watts = sorted(part.busy_core_w for part in PARTS)
+    assert watts[0] < DEFAULT.busy_core_w < watts[-1]
     assert processor("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n") == "ARM 0xd4f"
-    assert core_watts("ARM 0xd4f") < 5
     assert processor("") == "unknown processor"
 
 
@@ -146,11 +248,6 @@ def test_facts_explain_the_energy(proc):
     assert meter.facts() == {"CPU clock_mhz": 2500.0}
     stat(proc, busy_s=3, idle_s=1)
     assert meter.facts()["CPU load_percent"] == pytest.approx(75)
-    for cpu, khz in enumerate((1_000_000, 3_000_000)):
-        folder = proc.parent / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
-        folder.mkdir(parents=True)
-        (folder / "scaling_cur_freq").write_text(f"{khz}\n")
-    assert meter.facts()["CPU clock_mhz"] == 2000
     (proc / "stat").unlink()
     assert "CPU load_percent" not in meter.facts()
 

@@ -94,7 +94,7 @@ def test_sensors_without_a_number_are_no_meter(tmp_path: Path) -> None:
 
 
 def test_it_is_a_meter(grace_hopper: Path) -> None:
-    meter: Meter = HwmonMeter(grace_hopper)
+    meter: Meter = HwmonMeter(grace_hopper, proc=grace_hopper / "none")
     assert meter.probe().available
     assert meter.facts() == {}
     assert HwmonMeter(Path("/nowhere")).probe().available is False

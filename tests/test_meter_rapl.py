@@ -11,7 +11,7 @@ from joulemap.devices import roots
 from joulemap.errors import MeterError
 from joulemap.meters import Channel, Meter
 from joulemap.meters.rapl import RaplMeter
-from tests.sysfs import PACKAGE_RANGE_UJ, rapl_zone, write
+from tests.sysfs import PACKAGE_RANGE_UJ, hwmon, rapl_zone, write
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def root_names(root: Path) -> set[str]:
 
 
 def test_it_is_a_meter(server: Path) -> None:
-    meter: Meter = RaplMeter(server)
+    meter: Meter = RaplMeter(server, proc=server / "none")
     assert meter.name == "rapl"
     assert meter.facts() == {}
     assert meter.probe().available
@@ -99,12 +99,14 @@ def test_a_range_that_is_missing_does_not_wrap(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
-    assert "not mounted" in RaplMeter(tmp_path / "absent").probe().reason
+    absent = RaplMeter(tmp_path / "absent").probe()
+    assert "not mounted" in absent.reason
+    assert "-v /sys:/sys:ro" in absent.remedy
     write(tmp_path / "class" / "powercap")
     probe = RaplMeter(tmp_path).probe()
     assert not probe.available
     assert "No RAPL counters" in probe.reason
-    assert "Virtual machines" in probe.remedy
+    assert probe.remedy
     with pytest.raises(MeterError, match="No RAPL"):
         RaplMeter(tmp_path).open()
 
@@ -112,7 +114,15 @@ def test_a_machine_without_rapl_says_so(tmp_path: Path) -> None:
 def test_zones_hidden_by_a_container_are_told_apart(tmp_path: Path) -> None:
     folder = write(tmp_path / "class" / "powercap")
     (folder / "intel-rapl:0").symlink_to("../../devices/virtual/powercap/intel-rapl/intel-rapl:0")
-    assert "hidden" in RaplMeter(tmp_path).probe().reason
+    probe = RaplMeter(tmp_path).probe()
+    assert "hidden" in probe.reason
+    assert "joulemap monitor` on the host" in probe.remedy
+
+
+def test_counters_come_with_what_explains_them(server: Path, tmp_path: Path) -> None:
+    hwmon(server, 0, "coretemp", temp1_label="Package id 0", temp1_input=48_000)
+    meter = RaplMeter(server, proc=tmp_path / "none")
+    assert meter.facts() == {"CPU:0 temperature_c": 48.0}
 
 
 PROBE_AS_NOBODY = """

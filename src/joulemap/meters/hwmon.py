@@ -18,6 +18,7 @@ from pathlib import Path
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
+from joulemap.meters.cpu import CpuFacts
 from joulemap.meters.meter import Probe, Quantity
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import FileChannel, NumberFile, text_of
@@ -27,7 +28,10 @@ POLL_PERIOD_S = 0.02
 READ_ELSEWHERE = frozenset(
     {"amd_energy", "coretemp", "fam15h_power", "amdgpu", "radeon", "nouveau", "i915", "xe"}
 )
-MISSING = "Few CPUs and boards have them. On NVIDIA Grace, load the kernel module acpi_power_meter."
+MISSING = (
+    "Few machines have them, virtual ones and containers hardly ever. On NVIDIA Grace, load the kernel "
+    "module acpi_power_meter."
+)
 FORBIDDEN = "Run as root, or let root run `joulemap monitor` and use that."
 
 _FILES = ("energy*_input", "power*_average", "power*_input")
@@ -77,9 +81,10 @@ class HwmonMeter:
 
     name = "hwmon"
 
-    def __init__(self, root: Path = Path("/sys"), boards: bool = False) -> None:
+    def __init__(self, root: Path = Path("/sys"), boards: bool = False, proc: Path = Path("/proc")) -> None:
         self.root = root
         self.boards = boards
+        self._cpu_facts = CpuFacts(proc, root)
 
     def probe(self) -> Probe:
         """Available, or no sensor, or forbidden."""
@@ -97,8 +102,8 @@ class HwmonMeter:
         return readable
 
     def facts(self) -> Mapping[str, float]:
-        """Nothing beside power and energy."""
-        return {}
+        """Load, clock and temperature of the CPUs."""
+        return self._cpu_facts.facts()
 
 
 def _sensors(root: Path) -> list[_Sensor]:

@@ -23,7 +23,9 @@ from pathlib import Path
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
+from joulemap.meters.cpu import CpuFacts
 from joulemap.meters.meter import Probe, Quantity, Schedule
+from joulemap.meters.place import Place, no_rapl
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import text_of
 from joulemap.meters.trial import probe_by_opening
@@ -42,7 +44,8 @@ FORBIDDEN = (
     "Counting energy for all processes needs CAP_PERFMON: give it to the service that runs this program "
     "(systemd: AmbientCapabilities=CAP_PERFMON), or let root run `joulemap monitor` and use that."
 )
-MISSING = "Virtual machines mostly have no RAPL; on a machine of your own, load the kernel module rapl."
+UNWIRED = "Boards and virtual machines without the sensor show its events all the same; nothing helps here."
+UNREADABLE = "See the kernel's log (dmesg); reloading the module rapl may help."
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
@@ -123,9 +126,13 @@ class PerfMeter:
 
     name = "perf"
 
-    def __init__(self, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, root: Path = Path("/sys"), proc: Path = Path("/proc"), place: Place | None = None
+    ) -> None:
         self.root = root
         self.proc = proc
+        self._place = place or Place()
+        self._cpu_facts = CpuFacts(proc, root)
 
     def probe(self) -> Probe:
         """Available, or no such events, or not permitted."""
@@ -136,7 +143,8 @@ class PerfMeter:
         folder = self.root / "bus" / "event_source" / "devices" / "power"
         unit, events = text_of(folder / "type") or "", list(_events(folder))
         if not unit.isdigit() or not events:
-            raise MeterError(f"No energy events in {folder}.", MISSING)
+            why, remedy = no_rapl(self._place, "rapl")
+            raise MeterError(f"No energy events in {folder}: {why}.", remedy)
         cpus = parse_cpus(text_of(folder / "cpumask") or "")
         readable = self._readable(_channels(self.root, int(unit), events, cpus))
         dead = _dead_events(readable)
@@ -144,7 +152,7 @@ class PerfMeter:
             return readable
         alive = [event for event in events if event.name not in dead]
         if not alive:
-            raise MeterError("The energy events are there, but none of them ever counts.", MISSING)
+            raise MeterError("The energy events are there, but none of them ever counts.", UNWIRED)
         return self._readable(_channels(self.root, int(unit), alive, cpus))
 
     def _readable(self, channels: Iterable[PerfChannel]) -> list[PerfChannel]:
@@ -155,13 +163,13 @@ class PerfMeter:
         return readable
 
     def facts(self) -> Mapping[str, float]:
-        """Nothing beside energy."""
-        return {}
+        """Load, clock and temperature of the CPUs."""
+        return self._cpu_facts.facts()
 
     def _explained(self, refusal: MeterError) -> MeterError:
         cause = refusal.__cause__
         if not isinstance(cause, PermissionError):
-            return MeterError(refusal.message, MISSING)
+            return MeterError(refusal.message, UNREADABLE)
         level = text_of(self.proc / "sys" / "kernel" / "perf_event_paranoid") or "unknown"
         return MeterError(
             f"The energy events exist, but counting them is not permitted (perf_event_paranoid is {level}).",

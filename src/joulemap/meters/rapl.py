@@ -2,6 +2,8 @@
 
 The processor counts the energy of its packages, cores and memory itself, in microjoules, and updates the
 counters about every millisecond. They wrap around: 262 kJ for a package is 15 minutes at 300 W.
+
+Tested on trees of files laid out as the kernel does; no machine that shows RAPL was at hand.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pathlib import Path
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
+from joulemap.meters.cpu import CpuFacts
 from joulemap.meters.meter import Probe
+from joulemap.meters.place import ON_HOST, Place, no_rapl
 from joulemap.meters.schedule import Every
 from joulemap.meters.sysfs import FileChannel, NumberFile, text_of
 from joulemap.meters.trial import probe_by_opening
@@ -23,13 +27,12 @@ POLL_PERIOD_S = 0.004
 
 FORBIDDEN = (
     "RAPL is for root only since CVE-2020-8694: fine-grained energy leaks secrets, so do not open the files "
-    "to everyone. Run as root, or give this program CAP_PERFMON so that it reads perf events, or let root "
-    "run `joulemap monitor` and use that."
+    "to everyone. Let root run `joulemap monitor` and use that (best), or give this program CAP_PERFMON so "
+    "that it reads perf events, or run it as root."
 )
-MISSING = (
-    "Virtual machines mostly have no RAPL, and a container may not show it; on a machine of your own, "
-    "load the module intel_rapl_msr."
-)
+UNREADABLE = "See the kernel's log (dmesg); reloading the module intel_rapl_msr may help."
+NOT_MOUNTED = f"Mount it (docker run -v /sys:/sys:ro), or {ON_HOST}."
+HIDDEN = f"Docker and Podman hide RAPL on purpose (CVE-2020-8694): {ON_HOST}."
 
 _ZONE = re.compile(r"(?P<control>intel-rapl(?:-mmio)?):(?P<zone>\d+)(?::(?P<part>\d+))?$")
 _PACKAGE = re.compile(r"package-(?P<socket>\d+)")
@@ -66,8 +69,12 @@ class RaplMeter:
 
     name = "rapl"
 
-    def __init__(self, root: Path = Path("/sys")) -> None:
+    def __init__(
+        self, root: Path = Path("/sys"), proc: Path = Path("/proc"), place: Place | None = None
+    ) -> None:
         self.root = root
+        self._place = place or Place()
+        self._cpu_facts = CpuFacts(proc, root)
 
     def probe(self) -> Probe:
         """Available, or none on this machine, or hidden, or forbidden."""
@@ -77,7 +84,7 @@ class RaplMeter:
         """Every zone that can be read; ``MeterError`` where none can."""
         zones = _zones(self.root)
         if not zones:
-            raise MeterError(_why_none(self.root), MISSING)
+            raise _nothing_found(self.root, self._place)
         readable, refusal = [], None
         has_psys = any(zone.name == "psys" for zone in zones)
         for zone in zones:
@@ -92,8 +99,8 @@ class RaplMeter:
         return readable
 
     def facts(self) -> Mapping[str, float]:
-        """Powercap says nothing beside energy."""
-        return {}
+        """Load, clock and temperature of the CPUs."""
+        return self._cpu_facts.facts()
 
 
 def _zones(root: Path) -> list[_Zone]:
@@ -140,17 +147,18 @@ def _parent(zone: _Zone, has_psys: bool) -> str | None:
     return zone.package
 
 
-def _why_none(root: Path) -> str:
+def _nothing_found(root: Path, place: Place) -> MeterError:
     folder = root / "class" / "powercap"
     if not root.is_dir() or not any(root.iterdir()):
-        return f"{root} is not mounted, so no RAPL counter can be seen."
+        return MeterError(f"{root} is not mounted, so no RAPL counter can be seen.", NOT_MOUNTED)
     if any(folder.glob("intel-rapl*:*")):
-        return f"The RAPL zones in {folder} are hidden, as containers do."
-    return f"No RAPL counters in {folder}."
+        return MeterError(f"The RAPL zones in {folder} are hidden, as containers do.", HIDDEN)
+    why, remedy = no_rapl(place, "intel_rapl_msr")
+    return MeterError(f"No RAPL counters in {folder}: {why}.", remedy)
 
 
 def _explained(refusal: MeterError | None) -> tuple[str, str]:
     cause = refusal.__cause__ if refusal else None
     if isinstance(cause, PermissionError):
         return "The RAPL counters exist, but reading them is not permitted.", FORBIDDEN
-    return (refusal.message if refusal else "No RAPL counter can be read."), MISSING
+    return (refusal.message if refusal else "No RAPL counter can be read."), UNREADABLE
