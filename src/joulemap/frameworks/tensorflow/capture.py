@@ -1,7 +1,7 @@
 """The graphs that a program made: their nodes, and which name scope in them belongs to which layer.
 
-A scope's name is not the layer's: Keras 3 opens a layer's scope twice, so that layer ``query`` becomes ``query_1``,
-and its sibling ``query_1`` becomes ``query_1_1``. No rule leads back from one to the other; being there does.
+A scope's name is not the layer's: Keras 3 opens a layer's scope twice, so that layer ``query`` becomes
+``query_1``, and its sibling ``query_1`` becomes ``query_1_1``. No rule leads back; being there does.
 """
 
 from __future__ import annotations
