@@ -259,12 +259,9 @@ class ShowLoss(keras.callbacks.Callback):
         print(f"step {(epoch + 1) * SHOWN_EVERY:5}  {parts}", flush=True)
 
 
-def optimizer(rate: float, steps: int) -> keras.optimizers.Optimizer:
-    """AdamW with a short warm-up and then less and less."""
-    schedule = keras.optimizers.schedules.CosineDecay(
-        rate / 10, steps, alpha=0.1, warmup_target=rate, warmup_steps=max(1, steps // 10)
-    )
-    decaying = keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0)
+def optimizer(rate: float) -> keras.optimizers.Optimizer:
+    """AdamW, with decay for matrices only, as BERT is trained."""
+    decaying = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=1.0)
     decaying.exclude_from_weight_decay(var_names=["bias", "LayerNorm"])
     return decaying
 
@@ -278,6 +275,8 @@ def train(model: keras.Model, examples: tuple[object, ...], args: argparse.Names
     """Shuffles the examples and trains for the steps asked for."""
     batches = tf.data.Dataset.from_tensor_slices(examples).shuffle(4096, seed=args.seed).repeat()
     batches = batches.batch(args.batch, drop_remainder=True).prefetch(2)
+    model(next(iter(batches))[0])  # with all variables made beforehand, the step is traced only once
+    model.optimizer.build(model.trainable_variables)
     model.fit(
         batches,
         epochs=max(1, args.steps // SHOWN_EVERY),
@@ -292,7 +291,7 @@ def pretrain(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
     """Fills holes and joins sentences until the steps are done."""
     model = Pretraining(bert)
     model.compile(
-        optimizer(5e-4, args.steps),
+        optimizer(5e-4),
         loss={"predictions": cross_entropy(), "seq_relationship": cross_entropy()},
         jit_compile=args.xla,
     )
@@ -305,9 +304,7 @@ def pretrain(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
 def finetune(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
     """Learns how a story feels, and says how often that is right on new stories."""
     model = Classification(bert, len(MOODS))
-    model.compile(
-        optimizer(2e-4, args.steps), loss=cross_entropy(), metrics=["accuracy"], jit_compile=args.xla
-    )
+    model.compile(optimizer(2e-4), loss=cross_entropy(), metrics=["accuracy"], jit_compile=args.xla)
     train(model, corpus.classification(args.batch * args.steps), args)
     stories, moods = corpus.classification(8 * args.batch)
     result = model.evaluate(stories, moods, batch_size=args.batch, verbose=0, return_dict=True)
