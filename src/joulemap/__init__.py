@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from joulemap.devices import Device, Domain
     from joulemap.errors import JoulemapError
     from joulemap.program import Program, QualifiedName
+    from joulemap.recorder.record import measure, record, step
     from joulemap.recording import Recording, RecordingWriter
     from joulemap.traces import ClockAnchor, EventTrace, PowerTrace, Steps
 
@@ -40,6 +41,9 @@ _HOME = {
     "attribute": "joulemap.accounting.attribute",
     "energy_distribution": "joulemap.accounting.diagram",
     "load": "joulemap.api",
+    "measure": "joulemap.recorder.record",
+    "record": "joulemap.recorder.record",
+    "step": "joulemap.recorder.record",
 }
 
 __all__ = [
@@ -61,6 +65,9 @@ __all__ = [
     "attribute",
     "energy_distribution",
     "load",
+    "measure",
+    "record",
+    "step",
 ]
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "joulemap.commands.doctor",
     "import": "joulemap.commands.import_",
     "monitor": "joulemap.commands.monitor",
+    "run": "joulemap.commands.run",
     "show": "joulemap.commands.show",
 }
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from joulemap import __version__
 from joulemap.errors import InputError
-from joulemap.frameworks import ImportedTrace, read_trace
+from joulemap.frameworks import read_trace
+from joulemap.frameworks.imported import ImportedTrace
 from joulemap.powerlog import check_overlap, constant_power, read_power
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace

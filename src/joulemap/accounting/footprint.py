@@ -207,10 +207,12 @@ class Footprint:
         if unknown:
             raise InputError(f"Rows have no column {unknown.pop()!r}.", "Keep op, phase, device or domain.")
         name = self.name if name is None else name
-        per_domain = self._added(name, self._kept(keep), self.domain).with_meter_resolution()
         if "domain" in keep:
-            return per_domain
-        return per_domain._added(per_domain.name, per_domain._kept(keep), None)
+            return self._added(name, self._kept(keep), self.domain).with_meter_resolution()
+        by_device = ("device", *keep)
+        per_domain = self._added(name, self._kept(by_device), self.domain).with_meter_resolution()
+        per_device = per_domain._added(per_domain.name, per_domain._kept(by_device), None, at_once=True)
+        return per_device._added(per_device.name, per_device._kept(keep), None)
 
     def at(self, depth: int) -> Footprint:
         """The footprint of modules at a depth: names cut to so many parts."""
@@ -290,8 +292,15 @@ class Footprint:
             column: getattr(self, column) if column in keep else None for column in ("op", "phase", "device")
         }
 
-    def _added(self, name: Labels, whole: Mapping[str, Labels | None], domain: Labels | None) -> Footprint:
-        """Rows with equal labels added up; a label that is None is summed over."""
+    def _added(
+        self,
+        name: Labels,
+        whole: Mapping[str, Labels | None],
+        domain: Labels | None,
+        at_once: bool = False,
+    ) -> Footprint:
+        """Rows with equal labels added up; a label that is None is summed over. Rows that are one execution,
+        metered in several domains ``at_once``, add their energies but not their times."""
         labels = {"name": name, **whole, "domain": domain}
         key = np.zeros(len(self), np.int64)
         for label in labels.values():
@@ -307,7 +316,8 @@ class Footprint:
             for column, label in labels.items()
         }
         for column in _SUMMED[:-1]:
-            columns[column] = sums_by(row, getattr(self, column), count)
+            together = _largest_by if at_once and column in _TIMES else sums_by
+            columns[column] = together(row, getattr(self, column), count)
         columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
         np.add.at(columns["block_j"], row, self.block_j)
         meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
@@ -327,14 +337,22 @@ class Footprint:
         return replace(self, meter_rms_j=np.where(np.isnan(periods), self.meter_rms_j, resolution))
 
 
+def _largest_by(row: Int64, values: Float64, count: int) -> Float64:
+    largest = np.zeros(count)
+    np.maximum.at(largest, row, values)
+    return largest
+
+
 def _common(label: Labels, row: Int64, count: int) -> Labels:
     """The word that all rows of a group have, or ``all`` where they differ."""
     lowest, highest = np.full(count, len(label.words)), np.full(count, -1)
     np.minimum.at(lowest, row, label.codes)
     np.maximum.at(highest, row, label.codes)
-    codes = np.where(lowest == highest, lowest, len(label.words)).astype(np.int32)
-    return Labels(codes, (*label.words, EVERY)).used()
+    words = label.words if EVERY in label.words else (*label.words, EVERY)
+    codes = np.where(lowest == highest, lowest, words.index(EVERY)).astype(np.int32)
+    return Labels(codes, words).used()
 
 
 _LABELS = ("name", "op", "phase", "device", "domain")
+_TIMES = ("share_s", "active_s", "calls")
 _SUMMED = ("energy_j", "projected_j", "baseline_j", "share_s", "active_s", "calls", "block_j")

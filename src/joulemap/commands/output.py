@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def console() -> Console:
-    """Standard output: as wide as the terminal, or as wide as it takes where it is not one."""
+def console(stderr: bool = False) -> Console:
+    """Standard output or error: as wide as the terminal, or as wide as it takes where it is not one."""
     from rich.console import Console
 
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=max(plain.width, 200))
+    plain = Console(highlight=False, stderr=stderr)
+    return (
+        plain if plain.is_terminal else Console(highlight=False, stderr=stderr, width=max(plain.width, 200))
+    )
 
 
 def print_json(content: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from joulemap.commands.output import console, print_csv, print_json
 from joulemap.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from joulemap.accounting import Footprint, Rule
     from joulemap.recording import Recording
     from joulemap.traces import PowerTrace
@@ -78,18 +80,19 @@ def command(recording: Path, salvage: bool, **options: Any) -> None:
 def show(
     recording: Recording,
     *,
-    by: By,
-    depth: int | None,
-    top: int | None,
-    everything: bool,
-    summarised: bool,
-    names: Sequence[str],
-    power: bool,
-    net: bool,
-    baseline: Sequence[str],
-    rule: Rule,
-    as_json: bool,
-    as_csv: bool,
+    by: By = "module",
+    depth: int | None = None,
+    top: int | None = None,
+    everything: bool = False,
+    summarised: bool = False,
+    names: Sequence[str] = (),
+    power: bool = False,
+    net: bool = False,
+    baseline: Sequence[str] = (),
+    rule: Rule = "exact",
+    as_json: bool = False,
+    as_csv: bool = False,
+    out: Console | None = None,
 ) -> None:
     """Account a recording and print it as asked."""
     from joulemap.api import account
@@ -106,7 +109,7 @@ def show(
     elif as_csv:
         print_csv(to_json(footprint, question)["rows"])
     else:
-        render(answer(footprint, question), _heading(recording), console())
+        render(answer(footprint, question), _heading(recording), out or console())
 
 
 def _heading(recording: Recording) -> Heading:

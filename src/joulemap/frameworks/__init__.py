@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulemap.frameworks.imported import ImportedTrace
+if TYPE_CHECKING:
+    from joulemap.frameworks.imported import ImportedTrace
 
-__all__ = ["ImportedTrace", "read_trace"]
+__all__ = ["read_trace"]
 
 
 def read_trace(paths: Sequence[Path], progress: Callable[[float], None] | None = None) -> ImportedTrace:

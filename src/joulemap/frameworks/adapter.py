@@ -44,7 +44,12 @@ class Adapter(Protocol):
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Modules that ``attach`` wants to hear of when they have been imported, ``("tensorflow", "keras")``."""
+        """Modules that ``attach`` wants to hear of once they are imported: ``("tensorflow", "keras")``."""
+        ...
+
+    @property
+    def problems(self) -> list[str]:
+        """What it could not do, in sentences for whoever reads the recording; it may grow until the end."""
         ...
 
     def attach(self, module: str, steps: StepListener) -> None:

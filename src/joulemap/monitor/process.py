@@ -65,6 +65,7 @@ def _end_with_parent(parent_pid: int, waiter: PipeWaiter) -> None:
         if os.getppid() != parent_pid:
             waiter.stop()
 
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent may hold back signals while it waits
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: waiter.stop())
     signal.signal(signal.SIGHUP, parent_may_be_gone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import zlib
 from pathlib import Path
@@ -14,6 +15,8 @@ from joulemap.recording.files import ARROWS, PARQUET, SUMS, UNFINISHED, beside, 
 INFO, BACKUP, PROGRAM = "recording.json", "recording.backup.json", "program.json"
 EVENTS, STEPS = "events", "steps"
 POWER, PROCESS = "power", "process"
+RAW = "raw"
+"""What frameworks and the program have written themselves, until it is understood and becomes tables."""
 
 _NOT_ONE = "A recording is a folder like run.joulemap, made by joulemap run or joulemap import."
 _PLAIN_FILES = (INFO, BACKUP, PROGRAM)
@@ -79,6 +82,7 @@ def check_replaceable(folder: Path, overwrite: bool) -> None:
     ours = files_of(folder)
     others = [path for path in folder.rglob("*") if path.relative_to(folder).as_posix() not in ours]
     others = [path for path in others if path.is_symlink() or not path.is_dir()]
+    others = [path for path in others if path.relative_to(folder).parts[0] != RAW]
     if others or (ours and not _looks_ours(folder)):
         what = others[0] if others else folder / ours[0]
         raise RecordingError(
@@ -102,7 +106,9 @@ def clear(folder: Path) -> None:
             if name != INFO:
                 (folder / name).unlink()
         for path in folder.iterdir():
-            if path.is_dir():
+            if path.name == RAW and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.is_dir():
                 path.rmdir()
 
 

@@ -1,0 +1,125 @@
+"""``joulemap run``: a program nobody changed, under accounting."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+
+from joulemap.commands.output import console, progress
+from joulemap.errors import InputError, JoulemapError
+
+_LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command("run", context_settings=_LIKE_PYTHON)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="REC", help="Where to write the recording."
+)
+@click.option("--overwrite", is_flag=True, help="Replace a recording of that name.")
+@click.option(
+    "--overhead",
+    default="1%",
+    show_default=True,
+    metavar="SHARE",
+    help="What tracing may cost; 0 only meters.",
+)
+@click.option("--trace-all", is_flag=True, help="Trace every step, whatever it costs.")
+@click.option("--steps", metavar="LIST", help="Trace exactly these steps, counted from 0: 10-14,100.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
+@click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.argument("program", metavar="PROGRAM")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def command(
+    output: Path | None,
+    overwrite: bool,
+    overhead: str,
+    trace_all: bool,
+    steps: str | None,
+    quiet: bool,
+    module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a Python program and show where its energy went. The program is not changed: its output, results
+    and exit code are its own.
+
+    \b
+    joulemap run train.py --epochs 3
+    joulemap run -o base.joulemap --overhead 0.5% -m mypackage.train
+    """
+    from joulemap.recorder.budget import Plan
+    from joulemap.recorder.child import end_like
+    from joulemap.recorder.run import run
+
+    plan = Plan(_share(overhead), trace_all, _ranges(steps))
+    if not module and not Path(program).exists():
+        raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
+    path = output or _new_path(program)
+    whole = [*(["-m"] if module else []), program, *arguments]
+    ran = run(
+        whole,
+        path,
+        plan,
+        overwrite=overwrite,
+        watching=None if quiet else partial(progress, "Reading the traces"),
+    )
+    if ran.problem is not None:
+        _complain(ran.problem)
+    elif not quiet:
+        _summarise(path)
+    end_like(ran.code)
+
+
+def _share(text: str) -> float:
+    """``1%``, ``0.5 %``, ``0.01`` or ``0`` as a share of one."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest or not 0 <= share <= 1:
+        raise InputError(f"{text!r} is not a share.", "Write it like 1% or 0.01.")
+    return share
+
+
+def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:
+    """``10-14,100`` as ranges, both ends included."""
+    found = []
+    for part in (text or "").split(",") if text else ():
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            raise InputError(f"{text!r} are not steps.", "Write them like 10-14,100.")
+        found.append((int(first), int(last or first)))
+    return tuple(found)
+
+
+def _new_path(program: str) -> Path:
+    """``train-20261115-143005.joulemap`` here, and another where that is taken."""
+    stem = Path(program).stem or "run"
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    tried = (Path(f"{name}{end}.joulemap") for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(path for path in tried if not path.exists())
+
+
+def _summarise(path: Path) -> None:
+    """The tree, on standard error: standard output is the program's."""
+    from joulemap.api import load
+    from joulemap.commands.show import show
+
+    out = console(stderr=True)
+    try:
+        out.print()
+        show(load(path), out=out)
+    except JoulemapError as error:
+        _complain(error)
+    out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
+    for more in ("", " --by op --top 10", " --summarised"):
+        out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
+
+
+def _complain(error: JoulemapError) -> None:
+    click.secho(f"joulemap: {error.message}", fg="red", err=True)
+    click.echo(error.hint, err=True, nl=bool(error.hint))

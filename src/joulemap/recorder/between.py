@@ -1,0 +1,93 @@
+"""The time that no traced step covers, so that none of it passes for idle.
+
+A program works outside its steps too: it imports, builds, compiles, loads, saves. On the CPU that time gets
+names of its own; on an accelerator, where nothing runs then, it stays idle time outside steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from joulemap.recorder.steps import COMPILED, SLICE, TRACED, UNTRACED
+from joulemap.traces import EventTrace, Steps
+
+START_UP, BETWEEN, AFTER = "(start-up)", "(between steps)", "(after the last step)"
+COMPILATION, TRACING, ALL = "(compilation)", "(tracing)", "(the whole program)"
+LANE = "joulemap"
+
+Step = tuple[int, int, str, int]
+Span = tuple[int, int, str]
+
+
+def in_order(steps: Iterable[Step], window_ns: tuple[int, int]) -> list[Step]:
+    """Steps inside the window, one after the other; where two overlap, the later one starts later."""
+    kept: list[Step] = []
+    free_ns = window_ns[0]
+    for start_ns, end_ns, label, seen in sorted(steps):
+        start_ns, end_ns = max(start_ns, free_ns), min(end_ns, window_ns[1])
+        if end_ns > start_ns:
+            kept.append((start_ns, end_ns, label, seen))
+            free_ns = end_ns
+    return kept
+
+
+def with_slices_between(steps: Sequence[Step], end_ns: int) -> list[Step]:
+    """Slices of time are examples of all the time around them: fill the gaps from the first one on."""
+    first = next((number for number, step in enumerate(steps) if step[2] == SLICE), None)
+    if first is None:
+        return list(steps)
+    filled = list(steps[:first])
+    following = [*steps[first + 1 :], (end_ns, end_ns, "", UNTRACED)]
+    for step, after in zip(steps[first:], following, strict=True):
+        filled.append(step)
+        if step[2] == SLICE and after[0] > step[1]:
+            filled.append((step[1], after[0], SLICE, UNTRACED))
+    return filled
+
+
+def steps_table(steps: Sequence[Step]) -> Steps:
+    """As the accounting knows them. A step that compiled is known through and through: it compiled."""
+    return Steps.from_columns(
+        start_ns=[step[0] for step in steps],
+        end_ns=[step[1] for step in steps],
+        traced=np.array([step[3] in (TRACED, COMPILED) for step in steps], bool),
+        label=[f"{step[2]} (first)" if step[3] == COMPILED else step[2] for step in steps],
+    )
+
+
+def named_spans(
+    steps: Sequence[Step], sessions: Sequence[Mapping[str, Any]], window_ns: tuple[int, int]
+) -> EventTrace:
+    """Runtime events on the CPU for all time in the window that no step explains."""
+    spans = [*_gaps(steps, window_ns)]
+    spans += [(start, end, COMPILATION) for start, end, _, seen in steps if seen == COMPILED]
+    spans += [span for session in sessions for span in _tracing(session)]
+    spans = [(max(a, window_ns[0]), min(b, window_ns[1]), name) for a, b, name in spans]
+    spans = [span for span in spans if span[1] > span[0]]
+    return EventTrace.from_columns(
+        name=[span[2] for span in spans],
+        device="CPU:0",
+        start_ns=np.array([span[0] for span in spans], np.int64),
+        end_ns=np.array([span[1] for span in spans], np.int64),
+        lane=LANE,
+        kind="runtime",
+    )
+
+
+def _gaps(steps: Sequence[Step], window_ns: tuple[int, int]) -> Iterable[Span]:
+    if not steps:
+        yield (*window_ns, ALL)
+        return
+    yield window_ns[0], steps[0][0], START_UP
+    for step, after in pairwise(steps):
+        yield step[1], after[0], BETWEEN
+    yield steps[-1][1], window_ns[1], AFTER
+
+
+def _tracing(session: Mapping[str, Any]) -> Iterable[Span]:
+    yield int(session["opened_ns"]), int(session["started_ns"]), TRACING
+    yield int(session["closing_ns"]), int(session["closed_ns"]), TRACING

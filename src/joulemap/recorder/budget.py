@@ -1,0 +1,138 @@
+"""Which steps to trace, so that tracing costs no more than was allowed.
+
+Tracing a step costs the start of the profiler, the slow-down while it runs, and the stop. All three are
+measured as it goes. After warm-up one session is always held, because without one nothing can be said of
+what the energy went to; the next ones wait until the total is within the budget again, and are spread over
+the run: the longer it lasts, the further apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+DEFAULT_OVERHEAD = 0.01
+WARM_UP = 3
+"""Steps of a label that are not traced: compilation, and those after which it is known how long one takes."""
+MOST_STEPS = 5
+SESSION_S = 0.1
+"""A session takes as many steps as fit in here, but one at least and five at most."""
+APART = 0.05
+"""Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
+RECENT = 31
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user wants: a share of the time for tracing, or everything, or these steps."""
+
+    overhead: float = DEFAULT_OVERHEAD
+    trace_all: bool = False
+    steps: Sequence[tuple[int, int]] = ()
+    """Ranges of step numbers, from 0, both ends included."""
+
+
+@dataclass
+class Cost:
+    """Seconds that tracing took from the program."""
+
+    start_s: float = 0.0
+    slow_down_s: float = 0.0
+    stop_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.start_s + self.slow_down_s + self.stop_s
+
+    def add(self, other: Cost) -> None:
+        self.start_s += other.start_s
+        self.slow_down_s += other.slow_down_s
+        self.stop_s += other.stop_s
+
+
+@dataclass
+class _Kind:
+    """What is known of the steps of one label."""
+
+    seen: int = 0
+    sessions: int = 0
+    untraced_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def usual_s(self) -> float | None:
+        return sorted(self.untraced_s)[len(self.untraced_s) // 2] if self.untraced_s else None
+
+
+class Budget:
+    """Decides at the border of each step, from what the steps and the sessions before have taken."""
+
+    def __init__(self, plan: Plan, start_s: float) -> None:
+        self.plan = plan
+        self.spent = Cost()
+        self.sessions = 0
+        self._start_s = self._last_s = start_s
+        self._dearest_s = 0.0
+        self._kinds: dict[str, _Kind] = {}
+
+    def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
+        """How many steps to trace from this one on; 0 for none."""
+        kind = self._kinds.setdefault(label, _Kind())
+        if self.plan.steps:
+            return sum(
+                min(last - number + 1, MOST_STEPS)
+                for first, last in self.plan.steps
+                if first <= number <= last
+            )
+        if self.plan.trace_all:
+            return MOST_STEPS
+        if self.plan.overhead <= 0 or len(kind.untraced_s) < WARM_UP:
+            return 0
+        if kind.sessions and not self._may_spend(now_s):
+            return 0
+        first = not kind.sessions
+        return 1 if first else self._fitting(kind)
+
+    @property
+    def may_ever_slice(self) -> bool:
+        """Whether slices of time could be traced at all."""
+        return self.plan.trace_all or (self.plan.overhead > 0 and not self.plan.steps)
+
+    def slice_to_trace(self, now_s: float) -> bool:
+        """Whether to trace a slice of time, in a program whose steps are not known."""
+        return self.may_ever_slice and (self.plan.trace_all or not self.sessions or self._may_spend(now_s))
+
+    def step_ended(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> float:
+        """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
+        kind = self._kinds.setdefault(label, _Kind())
+        kind.seen += 1
+        if compiled:
+            return 0.0
+        if not traced:
+            kind.untraced_s.append(seconds)
+            return 0.0
+        usual_s = kind.usual_s()
+        return max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
+
+    def session_ended(self, labels: Sequence[str], cost: Cost, now_s: float) -> None:
+        """Learn what a session cost."""
+        self.sessions += 1
+        self._last_s = now_s
+        self.spent.add(cost)
+        self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
+        for label in set(labels):
+            self._kinds.setdefault(label, _Kind()).sessions += 1
+
+    def share(self, now_s: float) -> float:
+        """What tracing has cost so far, as a share of the time without it."""
+        rest_s = now_s - self._start_s - self.spent.total_s
+        return self.spent.total_s / rest_s if rest_s > 0 else 0.0
+
+    def _may_spend(self, now_s: float) -> bool:
+        elapsed_s = now_s - self._start_s
+        if now_s - self._last_s < APART * elapsed_s:
+            return False
+        return self.spent.total_s + self._dearest_s <= self.plan.overhead * (elapsed_s - self.spent.total_s)
+
+    def _fitting(self, kind: _Kind) -> int:
+        usual_s = kind.usual_s() or SESSION_S
+        return max(1, min(MOST_STEPS, int(SESSION_S / max(usual_s, 1e-6))))

@@ -1,0 +1,152 @@
+"""From the journal and the raw traces to the tables of the recording, when the program has ended.
+
+Thinking is done here, outside the program's time. It works on whatever is there: a program that was killed
+leaves a journal that stops, and the recording says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from joulemap.errors import JoulemapError
+from joulemap.frameworks.imported import ImportedTrace
+from joulemap.frameworks.raw import read_raw
+from joulemap.recorder.between import in_order, named_spans, steps_table, with_slices_between
+from joulemap.recorder.steps import TRACED, UNTRACED
+from joulemap.recorder.story import Story
+from joulemap.recording import RecordingWriter
+from joulemap.recording.folder import RAW
+from joulemap.recording.info import Status
+from joulemap.traces import EventTrace
+from joulemap.units import fmt_share
+
+REGIONS, SESSIONS = "regions", "sessions"
+NEVER_STARTED = (
+    "The program's side of joulemap did not start, so there are no steps and no operations. "
+    "joulemap must be installed for the Python that runs the program."
+)
+_MOVED_NS = 1_000_000
+_SPAN = {"start_ns": pa.int64(), "end_ns": pa.int64()}
+_SESSION = {
+    name: pa.int64() for name in ("number", "opened_ns", "started_ns", "closing_ns", "closed_ns", "steps")
+}
+
+
+def finish(
+    writer: RecordingWriter,
+    ended_ns: int,
+    *,
+    how: str = "",
+    overhead: float | None = None,
+    progress: Callable[[float], None] | None = None,
+    keep_raw: bool = False,
+) -> Status:
+    """Write what the program's side has left, and finish the recording.
+
+    ``how`` says how the program ended where its exit handlers did not run, ``overhead`` what tracing was
+    allowed to cost. What cannot be understood becomes a warning, and its raw files stay.
+    """
+    raw = writer.path / RAW
+    story = Story.read(raw)
+    window_ns = story.window_ns(ended_ns)
+    traces, problems = _understood(writer, story, progress)
+    steps = with_slices_between(in_order(_steps(story, traces), window_ns), window_ns[1])
+    events = EventTrace.joined(
+        [*(one.events for one in traces), named_spans(steps, story.sessions, window_ns)]
+    )
+    if len(events):
+        writer.put_events(events)
+    if steps:
+        writer.put_steps(steps_table(steps))
+    for one in traces:
+        if one.program.operations:
+            writer.put_program(one.program)
+    _put_small(writer, story)
+    notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
+    notes += _judgement(story, how, overhead)
+    writer.update(
+        warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
+        versions={**writer.info.versions, **story.versions},
+        extra={**writer.info.extra, "tracing": {"budget": overhead, "share": story.tracing_share}},
+    )
+    status: Status = "interrupted" if story.end_ns is None else "complete"
+    writer.finish(status, window_ns)
+    if not problems and not keep_raw:
+        shutil.rmtree(raw, ignore_errors=True)
+    return status
+
+
+def _understood(
+    writer: RecordingWriter, story: Story, progress: Callable[[float], None] | None
+) -> tuple[list[ImportedTrace], list[str]]:
+    """The traces of every framework, on our clock; and what could not be read."""
+    try:
+        traces = read_raw(writer.path / RAW, progress)
+    except JoulemapError as error:
+        return [], [f"The traces could not be read: {error.message} They are kept in {RAW}/."]
+    except Exception as error:  # noqa: BLE001 - the power and the steps must not be lost with it
+        return [], [f"The traces could not be read: {error!r}. They are kept in {RAW}/; please report this."]
+    return [_on_our_clock(one, story) for one in traces], []
+
+
+def _on_our_clock(trace: ImportedTrace, story: Story) -> ImportedTrace:
+    """Undo what the system clock was set by since the program started."""
+    start_ns, end_ns = trace.events.start_ns.copy(), trace.events.end_ns.copy()
+    for session in story.sessions:
+        ahead_ns = int(session["clock_ahead_ns"])
+        if abs(ahead_ns) > _MOVED_NS:
+            theirs = trace.events.start_ns - ahead_ns
+            inside = (theirs >= session["opened_ns"]) & (theirs <= session["closed_ns"])
+            start_ns[inside] -= ahead_ns
+            end_ns[inside] -= ahead_ns
+    return dataclasses.replace(
+        trace, events=dataclasses.replace(trace.events, start_ns=start_ns, end_ns=end_ns)
+    )
+
+
+def _steps(story: Story, traces: list[ImportedTrace]) -> list[tuple[int, int, str, int]]:
+    """A step was traced where there are events in it; what a profiler has lost is metered only."""
+    begins = np.sort(np.concatenate([np.zeros(0, np.int64), *(one.events.start_ns for one in traces)]))
+    spans = np.array([step[:2] for step in story.steps], np.int64).reshape(-1, 2)
+    busy = np.searchsorted(begins, spans[:, 1]) > np.searchsorted(begins, spans[:, 0])
+    return [
+        (*step[:3], UNTRACED if step[3] == TRACED and not events else step[3])
+        for step, events in zip(story.steps, busy.tolist(), strict=True)
+    ]
+
+
+def _put_small(writer: RecordingWriter, story: Story) -> None:
+    if story.regions:
+        rows = [dict(zip(("start_ns", "end_ns", "name"), region, strict=True)) for region in story.regions]
+        writer.put_table(REGIONS, pa.Table.from_pylist(rows, pa.schema({**_SPAN, "name": pa.string()})))
+    if story.sessions:
+        schema = pa.schema({**_SESSION, "slow_down_s": pa.float64()})
+        writer.put_table(SESSIONS, pa.Table.from_pylist(story.sessions, schema))
+
+
+def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
+    """What the reader should know about how it went."""
+    notes: list[Any] = []
+    if story.start_ns is None:
+        notes.append(NEVER_STARTED)
+    elif story.end_ns is None:
+        notes.append(
+            how
+            or "The program ended without its exit handlers: its last half second of steps may be missing."
+        )
+    if (
+        overhead is not None
+        and story.tracing_share is not None
+        and story.tracing_share > max(overhead, 0.0) > 0
+    ):
+        share, allowed = fmt_share(story.tracing_share), fmt_share(overhead)
+        notes.append(
+            f"Tracing took {share} of the time, more than the {allowed} allowed: the run was too short."
+        )
+    return notes

@@ -1,0 +1,147 @@
+"""The program's side of a recording: finds frameworks and steps, traces a few of them, writes it down.
+
+Standard library only, and nothing that goes wrong here reaches the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from joulemap.frameworks.adapter import Adapter
+from joulemap.frameworks.live import FRAMEWORKS, Framework
+from joulemap.recorder.imports import ImportWatch
+from joulemap.recorder.journal import Journal
+from joulemap.recorder.sessions import Sessions
+from joulemap.recorder.settings import Settings
+from joulemap.recorder.steps import Slicer, StepClock
+
+_current: Inside | None = None
+
+
+class Inside:
+    """One recording, seen from inside. A forked child leaves it to its parent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._raw = Path(settings.raw)
+        self._raw.mkdir(parents=True, exist_ok=True)
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._journal = Journal(self._raw)
+        self._sessions = Sessions(self._raw, self._journal, self.now_ns)
+        self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
+        self._adapters: dict[str, Adapter] = {}
+        self._attached: set[str] = set()
+        self._slicer: Slicer | None = None
+        self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._imported)
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+
+    @property
+    def ours(self) -> bool:
+        """Whether this is the process that is recorded, not a forked child of it."""
+        return os.getpid() == self._pid
+
+    def now_ns(self) -> int:
+        """Epoch nanoseconds by the clock of the start: a system clock that is set does not move it."""
+        return self._offset_ns + time.monotonic_ns()
+
+    def start(self) -> None:
+        """Begin to listen."""
+        global _current
+        self._journal.put("start", {"t_ns": self.now_ns(), "pid": self._pid})
+        self._journal.flush()
+        self._imports.start()
+        _current = self
+
+    def stop(self) -> None:
+        """Stop listening, take all hooks out, and write down that it ended in order."""
+        global _current
+        if not self.ours or _current is not self:
+            return
+        _current = None
+        end_ns = self.now_ns()
+        self._imports.stop()
+        if self._slicer is not None:
+            self._slicer.stop()
+        self._clock.switch_off()
+        for adapter in self._adapters.values():
+            self._safely(adapter.name, adapter.detach)
+            for problem in adapter.problems:
+                self._journal.put("warning", problem)
+        share = self._clock.budget.share(end_ns / 1e9)
+        self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
+        self._journal.close()
+
+    def _imported(self, module: str) -> None:
+        for framework in FRAMEWORKS:
+            if module in framework.watches and framework.name in sys.modules:
+                self._safely(framework.name, partial(self._attach, framework))
+
+    def _attach(self, framework: Framework) -> None:
+        """Let an adapter hook into every module of its framework that is there by now."""
+        if framework.name not in self._adapters:
+            self._adapters[framework.name] = framework.adapter(self._raw / framework.name)
+            self._sessions.add(self._adapters[framework.name])
+            self._start_slicer()
+        for module in framework.watches:
+            if module in sys.modules and module not in self._attached:
+                self._attached.add(module)
+                self._adapters[framework.name].attach(module, self._clock)
+                version = getattr(sys.modules[module], "__version__", "")
+                self._journal.put("version", [module, str(version)])
+
+    def _start_slicer(self) -> None:
+        if self._slicer is None and self._clock.budget.may_ever_slice:
+            self._slicer = Slicer(self._clock, self.now_ns)
+            self._slicer.start()
+
+    def _safely(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - the program goes on without us
+            self._journal.put("warning", f"{name} could not be listened to: {type(error).__name__}: {error}")
+
+    def _leave_to_parent(self) -> None:
+        global _current
+        self._clock.abandon()
+        self._journal.leave()
+        self._imports.stop()
+        if _current is self:
+            _current = None
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[None]:
+        """A step that the program marks itself."""
+        self._clock.begin(label)
+        try:
+            yield
+        finally:
+            self._clock.end()
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """A part of the program that gets a name."""
+        start_ns = self.now_ns()
+        try:
+            yield
+        finally:
+            self._journal.put("region", [start_ns, self.now_ns(), name])
+
+
+def current() -> Inside | None:
+    """The recording that is being made in this process, if any."""
+    return _current
+
+
+def enter(handle: int) -> None:
+    """Wait until ``joulemap run`` is ready, then listen until the program's exit handlers run."""
+    with os.fdopen(handle, "rb") as pipe:
+        inside = Inside(Settings.from_json(pipe.read()))
+    inside.start()
+    atexit.register(inside.stop)  # the first to be registered is the last to run

@@ -1,0 +1,69 @@
+"""What the program's side has to say, a line of JSON each, safe from the moment it is flushed.
+
+One file, appended to by one process: whatever kills the program, the lines before it can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+JOURNAL = "journal.jsonl"
+FLUSH_S = 0.5
+"""How long a line may wait for the next ones, so that a thousand steps a second are not a thousand writes."""
+
+
+class Journal:
+    """The writing end. A disk that is full loses lines, and never troubles the program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+        self._handle: int | None = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        self._lines: list[str] = []
+        self._flushed_s = time.monotonic()
+        self._torn = False
+
+    def put(self, what: str, content: Any) -> None:
+        """Add a line; it is on disk half a second later if others follow, or when it is flushed."""
+        self._lines.append(json.dumps([what, content]))
+        if time.monotonic() - self._flushed_s > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._flushed_s = time.monotonic()
+        if self._handle is None or not self._lines:
+            return
+        text = ("\n" if self._torn else "") + "\n".join(self._lines) + "\n"
+        self._lines = []
+        content = text.encode()
+        with suppress(OSError):
+            self._torn = os.write(self._handle, content) < len(content)
+
+    def leave(self) -> None:
+        """Forget about it without writing: in a forked child, whose parent goes on writing."""
+        self._lines = []
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits, and let go of the file."""
+        self.flush()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def read_journal(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The lines that are whole; the last one of a killed program may not be."""
+    with suppress(FileNotFoundError):
+        for line in (folder / JOURNAL).read_text(errors="replace").splitlines():
+            with suppress(ValueError, TypeError):
+                what, content = json.loads(line)
+                yield str(what), content

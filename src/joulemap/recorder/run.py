@@ -1,0 +1,56 @@
+"""A program as a child, a monitor beside it, and a recording of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulemap.errors import JoulemapError
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.child import Program, how_it_ended
+from joulemap.recorder.finish import finish
+from joulemap.recorder.host import host, versions
+from joulemap.recorder.metering import Metering
+from joulemap.recorder.settings import Settings
+from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.recording.folder import RAW
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How it went: the program's exit code (minus its signal), and what was wrong with the recording."""
+
+    path: Path
+    code: int
+    problem: JoulemapError | None = None
+
+
+def run(
+    arguments: Sequence[str],
+    path: Path,
+    plan: Plan,
+    *,
+    overwrite: bool = False,
+    watching: Callable[[], AbstractContextManager[Callable[[float], None] | None]] | None = None,
+) -> Ran:
+    """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
+
+    ``watching`` opens a progress bar for the reading of the traces afterwards."""
+    info = RecordingInfo(command=["joulemap", "run", *arguments], host=host(), versions=versions())
+    writer = RecordingWriter.create(path, info, overwrite=overwrite)
+    program = Program(arguments)
+    metering = Metering.start(writer, program.pid)
+    program.go(Settings(str((path / RAW).absolute()), plan).to_json())
+    code = program.wait()
+    ended_ns = time.time_ns()
+    try:
+        metering.stop(writer)
+        overhead = None if plan.trace_all or plan.steps else plan.overhead
+        with watching() if watching else nullcontext() as progress:
+            finish(writer, ended_ns, how=how_it_ended(code), overhead=overhead, progress=progress)
+    except JoulemapError as error:
+        return Ran(path, code, error)
+    return Ran(path, code)

@@ -1,0 +1,152 @@
+"""Where the program's steps lie, and which of them are traced.
+
+Adapters announce the borders they see; the outermost counts. A program that announces none is cut into
+slices of time instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from joulemap.recorder.budget import Budget, Plan
+from joulemap.recorder.journal import Journal
+from joulemap.recorder.sessions import Sessions
+
+UNTRACED, TRACED, COMPILED = 0, 1, 2
+"""How a step was seen, as the journal has it."""
+
+SLICE = "slice"
+SLICE_S, PATIENCE_S, LOOK_S = 0.1, 3.0, 0.25
+"""A traced slice's length; how long to wait for a step before slicing; how often to look."""
+
+
+class StepClock:
+    """Listens to borders (a ``StepListener``), writes them down, and opens and closes sessions at them."""
+
+    def __init__(self, plan: Plan, sessions: Sessions, journal: Journal, now_ns: Callable[[], int]) -> None:
+        self._sessions, self._journal, self._now_ns = sessions, journal, now_ns
+        self.budget = Budget(plan, now_ns() / 1e9)
+        self._lock = threading.RLock()
+        self._owner: int | None = None
+        self._depth = 0
+        self._label = ""
+        self._start_ns = 0
+        self._compiled = False
+        self._count = 0
+        self._to_trace = 0
+        self._labels: list[str] = []
+        self._slow_down_s = 0.0
+        self._off = False
+
+    @property
+    def count(self) -> int:
+        """How many steps there were."""
+        return self._count
+
+    def begin(self, label: str) -> None:
+        """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
+        me = threading.get_ident()
+        if self._owner == me:
+            self._depth += 1
+            return
+        if self._off or self._owner is not None:
+            return
+        with self._lock:
+            if self._owner is None and not self._off:
+                self._owner, self._depth = me, 1
+                self._open(label)
+
+    def end(self) -> None:
+        """The end of the outermost one closes it."""
+        if self._owner != threading.get_ident():
+            return
+        self._depth -= 1
+        if not self._depth:
+            with self._lock:
+                self._close()
+                self._owner = None
+
+    def compiled(self) -> None:
+        """The step that is open on this thread is no example of others."""
+        if self._owner == threading.get_ident():
+            self._compiled = True
+
+    def switch_off(self) -> None:
+        """No more steps; a session that is open is closed."""
+        with self._lock:
+            self._off = True
+            if self._sessions.open:
+                self._end_session()
+
+    def abandon(self) -> None:
+        """In a forked child: whatever was open belongs to the parent."""
+        self._off, self._owner = True, None
+        self._lock = threading.RLock()
+
+    def _open(self, label: str) -> None:
+        self._label, self._compiled = label, False
+        if not self._sessions.open and self._sessions.possible:
+            steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
+            if steps and self._sessions.start():
+                self._to_trace = steps
+        self._start_ns = self._now_ns()
+
+    def _close(self) -> None:
+        end_ns = self._now_ns()
+        traced = self._sessions.open
+        seconds = (end_ns - self._start_ns) / 1e9
+        self._slow_down_s += self.budget.step_ended(
+            self._label, seconds, traced=traced, compiled=self._compiled
+        )
+        seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
+        self._write(self._start_ns, end_ns, self._label, seen)
+        if traced:
+            self._labels.append(self._label)
+            if len(self._labels) >= self._to_trace:
+                self._end_session()
+
+    def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
+        self._count += 1
+        self._journal.put("step", [start_ns, end_ns, label, seen])
+
+    def _end_session(self) -> None:
+        cost = self._sessions.stop(len(self._labels), self._slow_down_s)
+        self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
+        self._labels, self._to_trace, self._slow_down_s = [], 0, 0.0
+
+    def slice(self, until_ns: int) -> bool:
+        """Trace the time until then, where no step is open and the budget allows; True where it did."""
+        with self._lock:
+            allowed = self.budget.slice_to_trace(self._now_ns() / 1e9)
+            if self._off or self._owner is not None or not allowed or not self._sessions.start():
+                return False
+            start_ns = self._now_ns()
+        time.sleep(max(until_ns - start_ns, 0) / 1e9)
+        with self._lock:
+            if self._off or not self._sessions.open or self._owner is not None:
+                return False
+            self._labels = [SLICE]
+            self._write(start_ns, self._now_ns(), SLICE, TRACED)
+            self._end_session()
+        return True
+
+
+class Slicer(threading.Thread):
+    """Slices the time of a program that uses a framework and has no steps; gives up at the first step."""
+
+    def __init__(self, clock: StepClock, now_ns: Callable[[], int]) -> None:
+        super().__init__(name="joulemap-slices", daemon=True)
+        self._clock, self._now_ns = clock, now_ns
+        self._over = threading.Event()
+        self._sliced = 0
+
+    def run(self) -> None:
+        if self._over.wait(PATIENCE_S):
+            return
+        while not self._over.wait(LOOK_S) and self._clock.count == self._sliced:
+            self._sliced += self._clock.slice(self._now_ns() + round(SLICE_S * 1e9))
+
+    def stop(self) -> None:
+        self._over.set()

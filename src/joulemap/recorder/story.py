@@ -1,0 +1,59 @@
+"""What the journal tells, line by line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulemap.recorder.journal import read_journal
+
+
+@dataclass
+class Story:
+    """A program's side of a recording, as far as it came."""
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    tracing_share: float | None = None
+    steps: list[tuple[int, int, str, int]] = field(default_factory=list)
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    regions: list[tuple[int, int, str]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, raw: Path) -> Story:
+        """Every line that is whole."""
+        story = cls()
+        for what, content in read_journal(raw):
+            hear = getattr(story, f"_{what}", None)
+            if hear is not None:  # else a later version's
+                hear(content)
+        return story
+
+    def _start(self, said: dict[str, Any]) -> None:
+        self.start_ns = int(said["t_ns"])
+
+    def _end(self, said: dict[str, Any]) -> None:
+        self.end_ns, self.tracing_share = int(said["t_ns"]), float(said["tracing_share"])
+
+    def _step(self, said: list[Any]) -> None:
+        self.steps.append((int(said[0]), int(said[1]), str(said[2]), int(said[3])))
+
+    def _session(self, said: dict[str, Any]) -> None:
+        self.sessions.append(said)
+
+    def _region(self, said: list[Any]) -> None:
+        self.regions.append((int(said[0]), int(said[1]), str(said[2])))
+
+    def _version(self, said: list[str]) -> None:
+        self.versions[said[0]] = said[1]
+
+    def _warning(self, said: str) -> None:
+        self.warnings.append(said)
+
+    def window_ns(self, ended_ns: int) -> tuple[int, int]:
+        """The program's time, until it said that it ended, or was seen to."""
+        start_ns = self.start_ns if self.start_ns is not None else ended_ns
+        return start_ns, max(start_ns, self.end_ns if self.end_ns is not None else ended_ns)
