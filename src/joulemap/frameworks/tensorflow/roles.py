@@ -1,0 +1,108 @@
+"""What the events of TensorFlow's host profile are, by their names."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from joulemap.frameworks.xplane.plane import Described
+
+SCOPE, PHASE = "joulemap:", "joulemap-phase:"
+"""Ranges that the live adapter draws around eager code: a layer's path, and a phase."""
+
+EAGER = "EagerLocalExecute: "
+RECORD, START, STOP = (f"ThreadpoolListener::{what}" for what in ("Record", "StartRegion", "StopRegion"))
+
+_FUNCTION = re.compile(r"__(?:inference|forward|backward)_")
+_NO_WORK = frozenset(
+    {"MemoryAllocation", "MemoryDeallocation", "ParallelFor", "EagerExecute", "EagerKernelExecute"}
+    | {"KernelAndDeviceFunc::Run", "ExecutorState::ProcessAsync::Start"}
+)
+"""Marks without length, and ranges that only wait for what runs inside them or elsewhere."""
+
+_WAITS = frozenset({"PrefetchConsume", "ParallelMapConsume", "BlockUntilReady"})
+_DATA = re.compile(r"Iterator(?:::|GetNextOp)|MakeIterator::|(?:Prefetch|ParallelMap|MapAndBatch)\w*$")
+_DATA_OP = re.compile(r"\w*(?:Dataset(?:V\d)?|Iterator\w*|Optional\w+)$")
+_COMPILING = re.compile(
+    r"tf\.function-graph_building|\w*Compiler::|JitCompiler|ThunkEmitter|Codegen$|HLO passes|mlir::|\w+Pass$"
+)
+
+
+class Role(IntEnum):
+    """What an event is to the reading."""
+
+    LEFT_OUT = 0
+    NODE = 1
+    """A graph's node runs."""
+    EAGER = 2
+    """An operation runs eagerly."""
+    HLO = 3
+    """An instruction that XLA compiled runs."""
+    DATA = 4
+    """The input pipeline works."""
+    COMPILING = 5
+    GLUE = 6
+    """The runtime, or a wait."""
+    PROCESS = 7
+    """The executor goes through a graph's nodes."""
+    RUN = 8
+    """A function's run is set off."""
+    FUNCTION = 9
+    """A function is called eagerly; waits for its run."""
+    SCOPE = 10
+    PHASE = 11
+    RECORD = 12
+    START = 13
+    STOP = 14
+    TASK = 15
+    """A pool's thread works off what was handed to the pool; made of START and STOP."""
+    RANGE = 16
+    """Anything else: the user's own ranges, and what newer versions add."""
+
+
+WORK = (Role.NODE, Role.EAGER, Role.HLO, Role.DATA, Role.COMPILING)
+_EXACT = {
+    RECORD: Role.RECORD,
+    START: Role.START,
+    STOP: Role.STOP,
+    "ExecutorState::Process": Role.PROCESS,
+    "FunctionRun": Role.RUN,
+} | dict.fromkeys(_NO_WORK, Role.LEFT_OUT)
+
+
+def node_and_op(described: Described) -> tuple[str, str] | None:
+    """``layer/MatMul`` and ``MatMul`` of ``layer/MatMul:MatMul``; None for what is no graph's node."""
+    node, colon, op = described.name.rpartition(":")
+    return (node, op) if colon and node and op == described.display and not node.endswith(":") else None
+
+
+def role(described: Described) -> Role:
+    """What events of this name are."""
+    name = described.name
+    if name in _EXACT:
+        return _EXACT[name]
+    if name.startswith(EAGER):
+        return _eager_role(name.removeprefix(EAGER))
+    if name.startswith(SCOPE):
+        return Role.SCOPE
+    if name.startswith(PHASE):
+        return Role.PHASE
+    if name.startswith(("TFE_Py_", "end: ")):
+        return Role.LEFT_OUT
+    return _working_role(described)
+
+
+def _eager_role(op: str) -> Role:
+    if _FUNCTION.match(op):
+        return Role.FUNCTION
+    return Role.DATA if _DATA_OP.match(op) else Role.EAGER
+
+
+def _working_role(described: Described) -> Role:
+    if described.name in _WAITS:
+        return Role.GLUE
+    if node_and_op(described):
+        return Role.NODE
+    if _DATA.match(described.name):
+        return Role.DATA
+    return Role.COMPILING if _COMPILING.match(described.name) else Role.RANGE
