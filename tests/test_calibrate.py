@@ -11,19 +11,20 @@ from click.testing import CliRunner
 
 from joulemap.accounting.baseline import Baseline
 from joulemap.baselines import Baselines, cache_folder, machine
-from joulemap.commands.calibrate import command, temperatures_c
+from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError
 from joulemap.idle import NotIdle, baseline_of, mean_and_half_width, measure_idle, samples_w
 from joulemap.meters import available
 from joulemap.meters.readings import Readings
 from joulemap.meters.synthetic import Operation, Sensor, SyntheticMeter, truth_of
-from joulemap.stability import GateSettings
+from joulemap.stability import GateSettings, by_device
 from joulemap.traces import PowerTrace
 
 S = 1_000_000_000
 GPU = Domain("GPU:0", "GPU:0", sensor="nvml")
 SHORT = {"timeout_s": 1.5, "seconds": 0.1, "sample_s": 0.05}
+COOL = {"GPU:0 temperature_c": 30.0, "GPU:0 utilisation_percent": 0.0}
 LOOSE = GateSettings(samples=4, spread={"GPU": 0.2, "other": 0.2})
 
 
@@ -52,7 +53,7 @@ def measured(synthetic, **settings):
 
 
 def test_an_idle_machine_is_measured():
-    ((domain, baseline),) = measured(meter(Operation("", 60.0, 80.0))).items()
+    ((domain, baseline),) = measured(meter(Operation("", 60.0, 80.0))).baselines.items()
     assert domain.name == baseline.domain == "GPU:0"
     assert baseline.power_w == pytest.approx(80.0)
     assert baseline.low_w <= 80.0 <= baseline.high_w
@@ -62,7 +63,9 @@ def test_an_idle_machine_is_measured():
 def test_it_waits_until_the_load_is_over():
     waited = []
     busy = meter(*[Operation("a", 0.15, 500.0), Operation("", 0.05, 100.0)] * 5, Operation("", 60.0, 80.0))
-    (baseline,) = measured(busy, on_wait=waited.append, idle_w={"GPU:0": 79.0}).values()
+    found = measured(busy, on_wait=waited.append, idle_w={"GPU:0": 79.0}, facts=lambda: COOL)
+    (baseline,) = found.baselines.values()
+    assert found.notes == ()
     assert baseline.power_w == pytest.approx(80.0, rel=0.01)
     assert waited
     assert not waited[0].stable
@@ -74,8 +77,21 @@ def test_a_steady_load_is_not_idle_when_idle_is_known():
 
 
 def test_heat_keeps_it_waiting():
+    hot = {"GPU:0 temperature_c": 70.0}
     with pytest.raises(NotIdle, match="GPU:0 is at 70 °C"):
-        measured(meter(Operation("", 60.0, 80.0)), temperatures_c=lambda: {"GPU:0": 70.0}, **SHORT)
+        measured(meter(Operation("", 60.0, 80.0)), facts=lambda: hot, **SHORT)
+
+
+def test_work_keeps_it_waiting_even_where_no_baseline_is_known():
+    busy = {"GPU:0 utilisation_percent": 97.0}
+    with pytest.raises(NotIdle, match="GPU:0 is busy at 97 %"):
+        measured(meter(Operation("a", 60.0, 300.0)), facts=lambda: busy, **SHORT)
+
+
+def test_what_could_not_be_judged_is_said():
+    level, temperature = measured(meter(Operation("", 60.0, 80.0))).notes
+    assert "The level of GPU:0 could not be judged" in level
+    assert "The temperature of the GPU could not be judged" in temperature
 
 
 def test_samples_of_a_counter_neither_gain_nor_lose_an_update():
@@ -181,7 +197,10 @@ def test_the_cache_folder_follows_the_desktop_rules(monkeypatch, tmp_path):
 
 def test_temperatures_are_found_among_the_facts():
     facts = {"GPU:0 temperature_c": 41.0, "GPU:0 sm_clock_mhz": 1980.0, "CPU load_percent": 3.0, "odd": 1.0}
-    assert temperatures_c(facts) == {"GPU:0": 41.0}
+    assert by_device(facts, "temperature_c") == {"GPU:0": 41.0}
+    assert by_device(facts, "load_percent", "utilisation_percent") == {"CPU": 3.0}
+    both = {"GPU:0 utilisation_percent": 1.0, "GPU:0 load_percent": 2.0}
+    assert by_device(both, "load_percent", "utilisation_percent") == {"GPU:0": 2.0}
 
 
 def test_a_machine_that_is_not_idle_in_time_is_said_and_nothing_is_stored(tmp_path):
@@ -203,6 +222,7 @@ def test_listing_and_clearing(tmp_path):
     assert "122.40 ± 0.30 W" in joulemap("calibrate", "--list", **env).stdout
     content = json.loads(joulemap("calibrate", "--list", "--json", **env).stdout)
     assert content["machine"] == machine()
+    assert content["notes"] == []
     assert content["baselines"] == [
         {
             "domain": "GPU:0",
@@ -227,6 +247,8 @@ def test_measuring_stores_and_shows(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = CliRunner().invoke(command, ["--idle", "--seconds", "1", "--json"], catch_exceptions=False)
     assert done.exit_code == 0
-    (stored,) = json.loads(done.stdout)["baselines"]
+    content = json.loads(done.stdout)
+    assert "no earlier idle baseline is stored" in content["notes"][0]
+    (stored,) = content["baselines"]
     assert stored["power_w"] == pytest.approx(80.0)
     assert Baselines().find(machine(), Domain("GPU:0", "GPU:0", sensor=stored["sensor"])) is not None

@@ -58,6 +58,22 @@ def test_heat_keeps_the_gate_shut():
     assert verdict.reasons == ("GPU:0 is at 41 °C, over 40 °C",)
 
 
+def test_work_keeps_the_gate_shut_whatever_the_power():
+    verdict = judge({CPU: samples(50, 0.01)}, load_percent={"CPU": 60.0, "GPU:0": 4.0, "XPU:0": 99.0})
+    assert verdict.reasons == ("CPU is busy at 60 %, over 10 %",)
+    assert judge({CPU: samples(50, 0.01)}, load_percent={"CPU": 9.0}).stable
+
+
+def test_what_cannot_be_judged_is_noted_and_does_not_keep_the_gate_shut():
+    verdict = judge({CPU: samples(50, 0.01), GPU: samples(120, 0.001)}, {"CPU:0": 50.0}, {"GPU:0": 30.0})
+    assert verdict.stable
+    level, temperature = verdict.notes
+    assert level.startswith("The level of GPU:0 could not be judged")
+    assert temperature.startswith("The temperature of the CPU could not be judged")
+    everything = judge({CPU: samples(50, 0.01)}, {"CPU:0": 50.0}, {"CPU:0": 40.0})
+    assert everything.notes == ()
+
+
 def test_too_few_samples_are_not_a_verdict():
     assert judge({CPU: [1.0, 1.0]}).reasons == ("CPU:0 has 2 of 20 samples",)
     assert judge({CPU: [1.0, 1.0]}, settings=GateSettings(samples=2)).stable

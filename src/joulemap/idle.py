@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from joulemap.devices import Domain
 from joulemap.errors import JoulemapError
 from joulemap.meters.meter import Channel
 from joulemap.meters.readings import Watcher
-from joulemap.stability import GateSettings, Verdict, judge
+from joulemap.stability import GateSettings, Verdict, by_device, judge
 from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
 
@@ -26,7 +27,16 @@ _NORMAL_975 = 1.959964
 _STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _EDGE_RMS = 6**-0.5
 
-Temperatures = Callable[[], Mapping[str, float]]
+Facts = Callable[[], Mapping[str, float]]
+"""Reads facts such as ``GPU:0 temperature_c`` and ``CPU load_percent``, as meters know them."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The idle baseline of every domain, and what the gate could not judge."""
+
+    baselines: Mapping[Domain, Baseline]
+    notes: Sequence[str]
 
 
 class NotIdle(JoulemapError):
@@ -61,27 +71,28 @@ def measure_idle(
     seconds: float = 10.0,
     timeout_s: float = 120.0,
     idle_w: Mapping[str, float] | None = None,
-    temperatures_c: Temperatures = dict,
+    facts: Facts = dict,
     settings: GateSettings | None = None,
     sample_s: float | None = None,
     on_wait: Callable[[Verdict], None] = lambda _: None,
-) -> dict[Domain, Baseline]:
+) -> Idle:
     """The idle baseline of every domain, once the machine is stable; ``NotIdle`` where it is not in time.
 
     ``idle_w`` is an earlier baseline by domain, which the level must be near to.
     """
     sample_s = SAMPLE_S if sample_s is None else sample_s
     watcher, deadline = Watcher(channels), time.monotonic() + timeout_s
-    limits = settings or GateSettings()
+    gate = _Gate(idle_w or {}, facts, settings or GateSettings())
     while True:
         watcher.go_on(sample_s)
-        verdict = judge(_samples_w(watcher, sample_s), idle_w, temperatures_c(), limits)
+        verdict = gate.judge(_samples_w(watcher, sample_s))
         if verdict.stable:
             watcher.go_on(seconds)
-            verdict = judge(_samples_w(watcher, sample_s), idle_w, temperatures_c(), limits)
+            verdict = gate.judge(_samples_w(watcher, sample_s))
             if verdict.stable:
                 traces = [readings.to_trace() for readings in watcher.readings()]
-                return {trace.domain: baseline_of(trace, seconds, sample_s) for trace in traces}
+                found = {trace.domain: baseline_of(trace, seconds, sample_s) for trace in traces}
+                return Idle(found, verdict.notes)
         on_wait(verdict)
         if time.monotonic() >= deadline:
             raise NotIdle(
@@ -89,6 +100,20 @@ def measure_idle(
                 "Stop what else runs, let it cool, or allow more time with --timeout. If it draws more than "
                 "it used to when idle, forget the old baseline with --clear.",
             )
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """What the samples are judged by."""
+
+    idle_w: Mapping[str, float]
+    facts: Facts
+    limits: GateSettings
+
+    def judge(self, samples: Mapping[Domain, Float64]) -> Verdict:
+        known = self.facts()
+        load = by_device(known, "load_percent", "utilisation_percent")
+        return judge(samples, self.idle_w, by_device(known, "temperature_c"), self.limits, load)
 
 
 def _samples_w(watcher: Watcher, sample_s: float) -> dict[Domain, Float64]:

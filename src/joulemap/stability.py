@@ -1,16 +1,17 @@
 """When is a machine quiet enough to measure something small on it?
 
 A baseline, or a call that lasts a second, means little while the machine is still busy or cooling down. The
-gate opens when three things hold together: the power of every domain is steady, it is near the idle level,
-and nothing is hot. Steady alone is not enough: a machine can be steadily busy, and what is then measured
-above "idle" comes out negative.
+gate opens when four things hold together: the power of every domain is steady, it is near the idle level,
+nothing is at work, and nothing is hot. Steady alone is not enough: a machine can be steadily busy, and what
+is then measured above "idle" comes out negative.
 
-The gate is fed with samples and says why it stays shut; it neither waits nor reads a sensor.
+The gate is fed with samples and facts and says why it stays shut, and what it could not judge; it neither
+waits nor reads a sensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,9 +24,9 @@ from joulemap.units import fmt, fmt_share
 
 @dataclass(frozen=True)
 class GateSettings:
-    """The limits. Spread and temperature are FECoM's, by kind of domain; the level is ours.
+    """The limits. Spread and temperature are FECoM's, by kind of domain; level and load are ours.
 
-    A kind that is not named has no limit of temperature and the spread of ``other``.
+    A kind that is not named has no limit of temperature and load, and the spread of ``other``.
     """
 
     samples: int = 20
@@ -38,6 +39,8 @@ class GateSettings:
     """How far over the idle level their mean may be, relative."""
     hottest_c: Mapping[str, float] = field(default_factory=lambda: {"CPU": 55.0, "GPU": 40.0})
     """The highest temperature, in degrees Celsius."""
+    busiest_percent: Mapping[str, float] = field(default_factory=lambda: {"CPU": 10.0, "GPU": 5.0})
+    """The highest load: a machine at rest has some housekeeping to do."""
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -49,9 +52,11 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the machine is stable, and if not, why not: one sentence for each domain and reason."""
+    """Whether the machine is stable, and if not, why not: one sentence for each domain and reason. ``notes``
+    say what could not be judged; they do not keep the gate shut."""
 
     reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def stable(self) -> bool:
@@ -70,22 +75,56 @@ def judge(
     idle_w: Mapping[str, float] | None = None,
     temperatures_c: Mapping[str, float] | None = None,
     settings: GateSettings | None = None,
+    load_percent: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Whether a machine with these last power samples of each domain is stable.
 
     ``idle_w`` is the idle level by name of the domain; where it is not known, the lowest level that these
-    samples had over any ``settings.samples`` in a row, so give all that were taken. ``temperatures_c`` is by
-    device, such as ``GPU:0``; what is not known is not judged.
+    samples had over any ``settings.samples`` in a row, so give all that were taken. ``temperatures_c`` and
+    ``load_percent`` are by device, such as ``GPU:0``. What is not known is not judged, and noted.
     """
-    limits = settings or GateSettings()
+    limits, known_w = settings or GateSettings(), idle_w or {}
     reasons: list[str] = []
     for domain, samples in samples_w.items():
-        reasons += _unsteady(domain, np.asarray(samples, np.float64), (idle_w or {}).get(domain.name), limits)
-    for device, celsius in (temperatures_c or {}).items():
-        hottest_c = limits.hottest_c.get(Device.parse(device).kind)
-        if hottest_c is not None and celsius > hottest_c:
-            reasons.append(f"{device} is at {celsius:.0f} °C, over {hottest_c:.0f} °C")
-    return Verdict(tuple(reasons))
+        reasons += _unsteady(domain, np.asarray(samples, np.float64), known_w.get(domain.name), limits)
+    reasons += _over(load_percent or {}, limits.busiest_percent, "busy at {:.0f} %, over {:.0f} %")
+    reasons += _over(temperatures_c or {}, limits.hottest_c, "at {:.0f} °C, over {:.0f} °C")
+    return Verdict(tuple(reasons), tuple(_unjudged(samples_w, known_w, temperatures_c or {}, limits)))
+
+
+def by_device(facts: Mapping[str, float], *names: str) -> dict[str, float]:
+    """A fact of each device, from facts such as ``GPU:0 temperature_c``; the first of the names it has."""
+    split = [(name.rpartition(" "), value) for name, value in facts.items() if " " in name]
+    return {
+        device: value for wanted in reversed(names) for (device, _, what), value in split if what == wanted
+    }
+
+
+def _over(seen: Mapping[str, float], limits: Mapping[str, float], words: str) -> Iterator[str]:
+    for device, value in seen.items():
+        most = limits.get(Device.parse(device).kind)
+        if most is not None and value > most:
+            yield f"{device} is {words.format(value, most)}"
+
+
+def _unjudged(
+    domains: Iterable[Domain],
+    idle_w: Mapping[str, float],
+    temperatures_c: Mapping[str, float],
+    limits: GateSettings,
+) -> Iterator[str]:
+    domains = list(domains)
+    unknown = [domain.name for domain in domains if domain.name not in idle_w]
+    if unknown:
+        yield (
+            f"The level of {', '.join(unknown)} could not be judged: no earlier idle baseline is stored, so it "
+            "was compared with the lowest level seen this time"
+        )
+    seen = {Device.parse(device).kind for device in temperatures_c}
+    kinds = dict.fromkeys(Device.parse(domain.device).kind for domain in domains)
+    for kind in kinds:
+        if kind in limits.hottest_c and kind not in seen:
+            yield f"The temperature of the {kind} could not be judged: this machine does not show it"
 
 
 def _unsteady(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from joulemap.stability import Verdict
 
 _FORMAT = 1
-_TEMPERATURE = "temperature_c"
 
 
 @click.command("calibrate")
@@ -56,12 +55,12 @@ def command(idle: bool, seconds: float, timeout: float, listed: bool, clear: boo
     if clear:
         _clear(store, as_json)
         return
-    if idle:
-        _measure(store, seconds, timeout)
-    _show(store, as_json)
+    notes = _measure(store, seconds, timeout) if idle else ()
+    _show(store, as_json, notes)
 
 
-def _measure(store: Baselines, seconds: float, timeout_s: float) -> None:
+def _measure(store: Baselines, seconds: float, timeout_s: float) -> Sequence[str]:
+    """Store what is found; what the gate could not judge."""
     from joulemap.baselines import machine
     from joulemap.idle import measure_idle
     from joulemap.meters.available import open_meters
@@ -74,17 +73,12 @@ def _measure(store: Baselines, seconds: float, timeout_s: float) -> None:
             seconds=seconds,
             timeout_s=timeout_s,
             idle_w=_known_w(store, opened),
-            temperatures_c=lambda: temperatures_c(opened.facts()),
+            facts=opened.facts,
             on_wait=on_wait,
         )
-    for domain, baseline in found.items():
+    for domain, baseline in found.baselines.items():
         store.put(machine(), domain, baseline)
-
-
-def temperatures_c(facts: Mapping[str, float]) -> dict[str, float]:
-    """By device, from facts such as ``GPU:0 temperature_c``."""
-    split = {tuple(name.rsplit(" ", 1)): value for name, value in facts.items() if " " in name}
-    return {device: value for (device, what), value in split.items() if what == _TEMPERATURE}
+    return found.notes
 
 
 def _known_w(store: Baselines, opened: OpenMeters) -> dict[str, float]:
@@ -117,18 +111,20 @@ def _clear(store: Baselines, as_json: bool) -> None:
         console().print(f"Forgot {count} baselines of {machine()}.", markup=False)
 
 
-def _show(store: Baselines, as_json: bool) -> None:
+def _show(store: Baselines, as_json: bool, notes: Sequence[str] = ()) -> None:
     from joulemap.baselines import machine
 
     stored = store.all_of(machine())
     if as_json:
-        print_json(_to_json(stored, store))
+        print_json({**_to_json(stored, store), "notes": list(notes)})
     elif not stored:
         console().print(
             f"No baseline of {machine()} is stored. joulemap calibrate --idle measures one.", markup=False
         )
     else:
         _table(stored, store)
+        for note in notes:
+            console().print(f"note: {note}.", soft_wrap=True, markup=False)
 
 
 def _to_json(stored: list[StoredBaseline], store: Baselines) -> dict[str, Any]:
