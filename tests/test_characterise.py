@@ -1,6 +1,5 @@
 """Characterising sensors: synthetic ones with known settings, live ones, and the H200."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.characterise import characterise, characteristics
+from joulemap.meters.characterise import characterise, characterise_together, characteristics
 from joulemap.meters.estimate import EstimateMeter
 from joulemap.meters.load import bursts, cpu_bursts, gpu_bursts
 from joulemap.meters.readings import Readings
@@ -149,7 +148,25 @@ def test_a_load_that_fails_leaves_the_rest(truth):
         raise MeterError("no load today")
 
     (channel,) = SyntheticMeter(truth, [Sensor("power_w", 0.2, noise_w=0.1)], speed=10.0).open()
-    assert characterise(channel, 0.4, broken).updates > 0
+    found = characterise(channel, 0.4, broken)
+    assert found.updates > 0
+    assert found.no_load == "no load today"
+
+
+def test_readings_of_one_device_are_taken_by_turns_under_one_load(truth):
+    """Each keeps its own character although they share the time."""
+    sensors = [Sensor("energy_j", 0.1), Sensor("power_w", 0.1, 0.025), Sensor("power_w", 0.1, 1.0)]
+    channels = [SyntheticMeter(truth, [one], speed=20.0).open()[0] for one in sensors]
+    times = []
+
+    def load(seconds):
+        times.append(seconds)
+        return load_of(truth)
+
+    found = characterise_together(channels, 1.0, load)
+    assert times == [1.0]
+    assert [one.quantity for one in found] == ["energy_j", "power_w", "power_w"]
+    assert all(one.updates > 5 and one.no_load == "" for one in found)
 
 
 def test_the_cpu_load_says_when_it_worked():
@@ -159,10 +176,48 @@ def test_the_cpu_load_says_when_it_worked():
         cpu_bursts(0.0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
-def test_a_gpu_load_needs_pytorch():
-    with pytest.raises(MeterError, match="torch"):
+def frameworks(folder, **modules):
+    """Modules that stand in for frameworks; one that is not given cannot be imported."""
+    for name in ("torch", "cupy", "jax"):
+        (folder / f"{name}.py").write_text(modules.get(name, f"raise ImportError('no {name} here')"))
+
+
+def test_without_any_framework_the_gpu_load_says_what_to_do(tmp_path, monkeypatch):
+    frameworks(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MeterError, match="no torch here; cupy: no cupy here; jax: no jax here") as caught:
         gpu_bursts(0)(0.1)
+    assert "Install PyTorch, CuPy or JAX" in caught.value.hint
+
+
+CUPY = """
+import time
+ones = lambda shape, kind: Matrix()
+float16 = None
+class Matrix:
+    def __matmul__(self, other):
+        time.sleep(0.001)
+class cuda:
+    class Device:
+        def __init__(self, index):
+            assert index == 1
+        def use(self):
+            pass
+    class Stream:
+        class null:
+            synchronize = staticmethod(lambda: None)
+"""
+
+
+def test_the_gpu_load_takes_whichever_framework_works(tmp_path, monkeypatch):
+    """A PyTorch without this GPU gives way to the next."""
+    broken = (
+        "bfloat16 = None\ndef randn(*shape, device, dtype): raise AssertionError('not compiled with CUDA')"
+    )
+    frameworks(tmp_path, torch=broken, cupy=CUPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    load = gpu_bursts(1)(0.9)
+    assert load.total_j > 0
 
 
 def test_the_estimate_of_this_machine_can_be_characterised():

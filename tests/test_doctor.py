@@ -130,8 +130,9 @@ def test_advice_names_the_step_times_that_alias():
     found = Characteristics(
         "GPU:0", "nvml", "measured", "power_w", 90, 8e-6, 1e-3, 0.1, 0.001, 1.0, 0.03, 0.01, 0.9
     )
-    assert "100 ms, 50 ms, 33 ms would alias" in doctor._advice(found)
-    assert doctor._cells(found)[1:4] == ["100 ms", "30 ms", "30.0 %"]
+    (said,) = doctor._advice(found)
+    assert "100 ms, 50 ms, 33 ms would alias" in said
+    assert doctor._cells(found)[:3] == ["100 ms", "30 ms", "30.0 %"]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +142,65 @@ def test_advice_for_other_sensors(window_s, said):
     from joulemap.meters.characterise import Characteristics
 
     found = Characteristics("GPU:0", "nvml", "measured", "power_w", 90, 8e-6, 1e-3, 0.1, window_s=window_s)
-    assert said in doctor._advice(found)
-    assert "computed" in doctor._advice(replace(found, provenance="estimated"))
-    assert "too few" in doctor._advice(Characteristics("GPU:0", "nvml", "measured", "power_w", 2, 8e-6, 1e-3))
+    assert said in next(doctor._advice(found))
+    assert "computed" in next(doctor._advice(replace(found, provenance="estimated")))
+    few = Characteristics(
+        "GPU:0", "nvml", "measured", "power_w", 2, 8e-6, 1e-3, no_load="Nothing to load it."
+    )
+    assert "too few" in next(doctor._advice(few))
+    assert list(doctor._advice(few))[-1] == "Nothing to load it."
+
+
+def test_every_reading_of_a_gpu_is_characterised_under_one_load(monkeypatch):
+    """The counter is the meter; instant and average power are looked at beside it."""
+    works = [Operation("matmul", 0.2, 500.0), Operation("", 0.2, 100.0)] * 50
+    truth = truth_of(works, Domain("GPU:0", "GPU:0"))
+    asked = []
+
+    class WithReadingsBeside:
+        name = "nvml"
+
+        def __init__(self):
+            self.counter = SyntheticMeter(truth, [Sensor("energy_j", 0.1)], speed=10.0)
+
+        def probe(self):
+            return Probe(True, "Works.")
+
+        def open(self):
+            return self.counter.open()
+
+        def facts(self):
+            return {}
+
+        def beside(self):
+            sensors = [Sensor("power_w", 0.1, 0.025), Sensor("power_w", 0.1, 1.0)]
+            return [SyntheticMeter(truth, [one], speed=10.0).open()[0] for one in sensors]
+
+    def load(index):
+        def work(seconds):
+            asked.append((index, seconds))
+            raise MeterError("Nothing here can load the GPU.", "Install PyTorch.")
+
+        return work
+
+    monkeypatch.setattr("joulemap.meters.load.gpu_bursts", load)
+    found = list(doctor._characterise([WithReadingsBeside()], 0.5))
+    assert [one.quantity for one in found] == ["energy_j", "power_w", "power_w"]
+    assert asked == [(0, 0.5)]
+    assert all(one.updates > 0 for one in found)
+    assert found[0].no_load == "Nothing here can load the GPU. Install PyTorch."
+    lines = [line for one in found for line in doctor._advice(one)]
+    assert lines.count(found[0].no_load) == 3
+
+
+def test_cpus_are_watched_together_and_each_gpu_by_itself():
+    with open_meters(
+        [meter("rapl", "CPU:0", ("package-0", "dram-0")), meter("gpu", "GPU:1", ("GPU:1",))]
+    ) as some:
+        together = doctor._by_device(some.channels)
+    assert [[one.domain.name for one in group] for group in together] == [["package-0", "dram-0"], ["GPU:1"]]
+    assert doctor._load_for(together[0][0]) is not None
+    assert doctor._load_for(together[1][0]) is not None
 
 
 def test_every_meter_has_a_name_of_its_own():

@@ -117,8 +117,8 @@ def _unjudged(
     unknown = [domain.name for domain in domains if domain.name not in idle_w]
     if unknown:
         yield (
-            f"The level of {', '.join(unknown)} could not be judged: no earlier idle baseline is stored, so it "
-            "was compared with the lowest level seen this time"
+            f"The level of {', '.join(unknown)} could not be judged: no earlier idle baseline is stored, so "
+            "it was compared with the lowest level seen this time"
         )
     seen = {Device.parse(device).kind for device in temperatures_c}
     kinds = dict.fromkeys(Device.parse(domain.device).kind for domain in domains)

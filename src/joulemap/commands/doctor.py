@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulemap.meters import Channel, Meter
+    from joulemap.meters.available import OpenMeters
     from joulemap.meters.characterise import Characteristics, Load
 
 ONLY_ESTIMATES = 3
@@ -130,15 +131,38 @@ def _characteristics(found: Characteristics) -> dict[str, Any]:
 
 
 def _characterise(meters: Sequence[Meter], seconds: float) -> Iterator[Characteristics]:
-    """Watch every channel that works, one after the other, under a load where we can make one."""
+    """Watch every reading of what works, a device at a time, under a load where we can make one."""
     from joulemap.meters.available import open_meters
-    from joulemap.meters.characterise import characterise
+    from joulemap.meters.characterise import characterise_together
 
     with open_meters(meters) as opened, progress("watching the sensors") as advance:
-        for done, channel in enumerate(opened.channels):
-            yield characterise(channel, seconds, _load_for(channel))
+        devices = _by_device(_readings(opened))
+        for done, channels in enumerate(devices):
+            yield from characterise_together(channels, seconds, _load_for(channels[0]))
             if advance is not None:
-                advance((done + 1) / len(opened.channels))
+                advance((done + 1) / len(devices))
+
+
+def _readings(opened: OpenMeters) -> Iterator[Channel]:
+    """What is metered, and the readings beside it."""
+    from joulemap.meters.gpu import Beside
+
+    for open_ in opened.opened:
+        yield from open_.channels
+        if isinstance(open_.meter, Beside):
+            yield from open_.meter.beside()
+
+
+def _by_device(channels: Iterable[Channel]) -> list[list[Channel]]:
+    """All of the CPUs', and all of each GPU's: they are watched under one load. Estimates are apart."""
+    from joulemap.devices import Device
+
+    found: dict[tuple[str, str], list[Channel]] = {}
+    for channel in channels:
+        device = Device.parse(channel.domain.device)
+        which = "CPU" if device.kind == "CPU" else str(device)
+        found.setdefault((which, channel.domain.provenance), []).append(channel)
+    return list(found.values())
 
 
 def _load_for(channel: Channel) -> Load | None:
@@ -149,13 +173,9 @@ def _load_for(channel: Channel) -> Load | None:
     device = Device.parse(channel.domain.device)
     if channel.domain.provenance == "estimated":
         return None
-    return (
-        cpu_bursts
-        if device.kind == "CPU"
-        else gpu_bursts(device.index or 0)
-        if device.kind == "GPU"
-        else None
-    )
+    if device.kind == "GPU":
+        return gpu_bursts(device.index or 0)
+    return cpu_bursts if device.kind == "CPU" else None
 
 
 def _render(findings: Sequence[Finding], found: Sequence[Characteristics] | None, out: Console) -> None:
@@ -167,8 +187,9 @@ def _render(findings: Sequence[Finding], found: Sequence[Characteristics] | None
     if found is not None:
         out.print()
         out.print(_sensors(found))
-        for one in found:
-            out.print(_advice(one), soft_wrap=True, markup=False)
+        out.print()
+        for line in dict.fromkeys(line for one in found for line in _advice(one)):
+            out.print(line, soft_wrap=True, markup=False)
 
 
 def _meters(findings: Sequence[Finding]) -> Table:
@@ -207,8 +228,8 @@ def _sensors(found: Sequence[Characteristics]) -> Table:
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("domain", no_wrap=True)
+    table.add_column("reading", no_wrap=True)
     for heading in (
-        "reading",
         "updates every",
         "averages over",
         "seen",
@@ -219,7 +240,7 @@ def _sensors(found: Sequence[Characteristics]) -> Table:
     ):
         table.add_column(heading, justify="right")
     for one in found:
-        table.add_row(one.domain, *_cells(one))
+        table.add_row(one.domain, _reading(one), *_cells(one))
     return table
 
 
@@ -229,7 +250,6 @@ def _cells(one: Characteristics) -> list[str]:
     unit = "J" if one.quantity == "energy_j" else "W"
     period = "" if one.period_s is None else ("" if one.resolved else "< ") + fmt(one.period_s, "s")
     return [
-        "energy" if unit == "J" else "power",
         period,
         "" if one.window_s is None else fmt(one.window_s, "s", digits=2),
         "" if one.duty is None else fmt_share(one.duty),
@@ -240,20 +260,29 @@ def _cells(one: Characteristics) -> list[str]:
     ]
 
 
-def _advice(one: Characteristics) -> str:
+def _reading(one: Characteristics) -> str:
+    """A sensor's name, without what it is known to do: that is what is measured here."""
+    return one.sensor.partition(",")[0] or {"energy_j": "energy", "power_w": "power"}[one.quantity]
+
+
+def _advice(one: Characteristics) -> Iterator[str]:
     """What it means for a program."""
     from joulemap.units import fmt
 
+    who = f"{one.domain}, {_reading(one)}"
     if one.provenance == "estimated":
-        return f"{one.domain} is computed, not sensed: there is nothing that could alias."
-    if one.period_s is None:
-        return f"{one.domain} showed {one.updates} new values, too few to say more."
-    if one.kind == "part-time":
+        yield f"{one.domain} is computed, not sensed: there is nothing that could alias."
+    elif one.period_s is None:
+        yield f"{who} showed {one.updates} new values, too few to say more."
+    elif one.kind == "part-time":
         times = ", ".join(fmt(step_s, "s", digits=2) for step_s in one.aliases_s())
-        return f"{one.domain} sees part of the time only: steps of about {times} would alias."
-    if one.kind == "moving average":
+        yield f"{who} sees part of the time only: steps of about {times} would alias."
+    elif one.kind == "moving average":
         late = fmt(one.window_s or 0.0, "s", digits=2)
-        return f"{one.domain} is a moving average: its energy is late by up to {late}."
-    if one.kind == "continuous":
-        return f"{one.domain} misses nothing: no step time aliases."
-    return f"{one.domain}: what it averages over was not seen, so which step times alias is not known."
+        yield f"{who} is a moving average: its energy is late by up to {late}."
+    elif one.kind == "continuous":
+        yield f"{who} misses nothing: no step time aliases."
+    else:
+        yield f"{who}: what it averages over was not seen, so which step times alias is not known."
+    if one.no_load:
+        yield one.no_load

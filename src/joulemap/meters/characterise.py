@@ -10,9 +10,8 @@ seen at one phase only.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,6 +55,8 @@ class Characteristics:
     lag_s: float | None = None
     explained: float | None = None
     """How well the window and lag explain the readings: the squared correlation with the load."""
+    no_load: str = ""
+    """Why there was no load to see the window against; empty where there was one."""
 
     @property
     def resolved(self) -> bool:
@@ -96,20 +97,37 @@ def characterise(
     channel: Channel, seconds: float, load: Load | None = None, every_s: float = 0.25e-3
 ) -> Characteristics:
     """Read a live channel densely for some seconds, with a known load beside it where one is given."""
+    (found,) = characterise_together([channel], seconds, load, every_s)
+    return found
+
+
+def characterise_together(
+    channels: Sequence[Channel], seconds: float, load: Load | None = None, every_s: float = 0.25e-3
+) -> list[Characteristics]:
+    """Read channels of one device by turns under one load, so that what they show is of the same time."""
     if load is None:
-        (readings,) = watch([channel], seconds, every_s=every_s)
-        return characteristics(readings)
-    found: list[PowerTrace] = []
-
-    def work() -> None:
-        with contextlib.suppress(MeterError):  # without the load, the rest is still found
-            found.append(load(seconds))
-
-    worker = threading.Thread(target=work)
+        return [characteristics(readings) for readings in watch(channels, seconds, every_s=every_s)]
+    worker = _Worker(load, seconds)
     worker.start()
-    (readings,) = watch([channel], seconds, every_s=every_s, until=lambda: not worker.is_alive())
+    seen = watch(channels, seconds, every_s=every_s, until=lambda: not worker.is_alive())
     worker.join()
-    return characteristics(readings, found[0] if found else None)
+    return [replace(characteristics(one, worker.worked), no_load=worker.problem) for one in seen]
+
+
+class _Worker(threading.Thread):
+    """Has the load run beside the readings. Without it, what needs no load is still found."""
+
+    def __init__(self, load: Load, seconds: float) -> None:
+        super().__init__()
+        self._load, self._seconds = load, seconds
+        self.worked: PowerTrace | None = None
+        self.problem = ""
+
+    def run(self) -> None:
+        try:
+            self.worked = self._load(self._seconds)
+        except MeterError as error:
+            self.problem = str(error).replace("\n", " ")
 
 
 def characteristics(readings: Readings, load: PowerTrace | None = None) -> Characteristics:

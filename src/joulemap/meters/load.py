@@ -36,7 +36,8 @@ def cpu_bursts(seconds: float) -> PowerTrace:
 
 
 def gpu_bursts(index: int) -> Callable[[float], PowerTrace]:
-    """A load that multiplies matrices on a GPU with PyTorch; MeterError where that is not installed."""
+    """A load that multiplies matrices on the GPU that a program sees as this number, with whichever of
+    PyTorch, CuPy and JAX can; ``MeterError`` where none can."""
     return functools.partial(_worked, _GPU.replace("INDEX", str(index)))
 
 
@@ -45,12 +46,17 @@ def _worked(work: str, seconds: float) -> PowerTrace:
     process = subprocess.run(
         [sys.executable, "-c", work + _BURSTS, str(seconds)], capture_output=True, text=True, check=False
     )
-    marks = np.array(process.stdout.split(), np.int64).reshape(-1, 2)
-    if process.returncode or not len(marks):
+    if process.returncode == _NO_FRAMEWORK:
+        raise MeterError(f"Nothing here can load the GPU ({process.stderr.strip()}).", _INSTALL)
+    marks = np.array(process.stdout.split() if process.returncode == 0 else [], np.int64).reshape(-1, 2)
+    if not len(marks):
         said = process.stderr.strip().splitlines() or ["there was no time for it"]
         raise MeterError(f"The load could not run: {said[-1]}.")
     return bursts(marks[:, 0], marks[:, 1])
 
+
+_NO_FRAMEWORK = 69
+_INSTALL = "Install PyTorch, CuPy or JAX with support for this GPU where joulemap runs."
 
 _CPU = """
 import os
@@ -65,16 +71,43 @@ def work():
         pass
 """
 
-_GPU = """
-import torch
+_GPU = f"""
+import importlib, os, sys
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 speaks = True
-a = torch.randn(4096, 4096, device="cuda:INDEX", dtype=torch.bfloat16)
 
-def work():
-    a @ a
-    torch.cuda.synchronize(INDEX)
+def with_torch(torch):
+    a = torch.randn(4096, 4096, device="cuda:INDEX", dtype=torch.bfloat16)
+    def work():
+        a @ a
+        torch.cuda.synchronize(INDEX)
+    return work
 
-work()
+def with_cupy(cupy):
+    cupy.cuda.Device(INDEX).use()
+    a = cupy.ones((4096, 4096), cupy.float16)
+    def work():
+        a @ a
+        cupy.cuda.Stream.null.synchronize()
+    return work
+
+def with_jax(jax):
+    a = jax.device_put(jax.numpy.ones((4096, 4096), "bfloat16"), jax.devices("gpu")[INDEX])
+    multiply = jax.jit(lambda a: a @ a)
+    return lambda: multiply(a).block_until_ready()
+
+work, problems = None, []
+for name, make in (("torch", with_torch), ("cupy", with_cupy), ("jax", with_jax)):
+    try:
+        work = make(importlib.import_module(name))
+        work()
+        break
+    except Exception as error:
+        work = None
+        problems.append(name + ": " + (str(error).splitlines() or [type(error).__name__])[0])
+if work is None:
+    print("; ".join(problems), file=sys.stderr)
+    sys.exit({_NO_FRAMEWORK})
 """
 
 _BURSTS = """
