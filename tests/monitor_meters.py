@@ -9,6 +9,7 @@ from pathlib import Path
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters import Probe
+from joulemap.meters.remote import RemoteMeter
 from joulemap.meters.schedule import Every
 
 WRAPS_AT_J = 262_143.0
@@ -153,3 +154,8 @@ def wait_for(condition, seconds=20.0):
 def meters_from_environment():
     """For a monitor that is started on the command line."""
     return file_meters(os.environ["SENSORS"])
+
+
+def remote_meters():
+    """Those of the monitor that the environment names."""
+    return [RemoteMeter()]

@@ -1,6 +1,5 @@
 """The monitor as a service: several clients, rude clients, clients in other languages, and other users."""
 
-import importlib
 import os
 import signal
 import socket
@@ -8,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,9 @@ grpc = pytest.importorskip("grpc")
 pytest.importorskip("joulemap.monitor.monitor_pb2", reason="make generates it")
 
 from joulemap.errors import InputError, MeterError  # noqa: E402
-from joulemap.meters.remote import RemoteMeter  # noqa: E402
 from joulemap.monitor import hub as hubs  # noqa: E402
 from joulemap.monitor.client import MonitorClient  # noqa: E402
-from joulemap.monitor.sampler import Sampler  # noqa: E402
 from joulemap.monitor.service import LARGEST_REQUEST, serving  # noqa: E402
-from joulemap.monitor.waiter import PipeWaiter  # noqa: E402
 
 from .monitor_meters import Feeder, file_meters, open_descriptors, wait_for  # noqa: E402
 from .recordings import REPOSITORY  # noqa: E402
@@ -167,13 +165,40 @@ def test_a_session_that_nobody_reads_is_ended(client, served, monkeypatch):
     wait_for(lambda: len(served) == 0)
 
 
-def test_parts_that_nobody_reads_are_dropped_and_that_is_said(client, feeder, served, monkeypatch):
-    monkeypatch.setattr(hubs, "MOST_WAITING", 2)
-    session = client.start(part_every_s=0.05)
+def test_parts_that_nobody_reads_are_made_one_with_all_their_energy(client, feeder, served, monkeypatch):
+    """The intervals still chain, and the hole in what is known of time is marked."""
+    monkeypatch.setattr(hubs, "MOST_WAITING", 3)
+    session = client.start(program_pid=os.getpid(), part_every_s=0.05)
     (mine,) = served._sessions.values()
-    wait_for(lambda: mine._dropped > 1)
+    feeder.start()
+    wait_for(lambda: mine._thinned > 3)
+    feeder.stop()
     session.stop()
-    assert "parts were dropped" in next(session.parts()).batch.notes[-1].text
+    first, *others = session.parts()
+    assert "parts were made one" in first.batch.notes[-1].text
+    assert first.batch.power[0].gap.tolist() == [True]
+    traces = [trace for part in [first, *others] for trace in part.batch.power]
+    for before, after in pairwise(traces):
+        assert before.edges_ns[-1] == after.edges_ns[0]
+    assert sum(trace.total_j for trace in traces) == pytest.approx(feeder.fed_j)
+    shares = [share for part in [first, *others] for share in part.shares]
+    for before, after in pairwise(shares):
+        assert before.edges_ns[-1] == after.edges_ns[0]
+
+
+def test_a_session_gets_nothing_of_the_time_before_it(folder, client, feeder, served):
+    """Another session has the loop running, and what was read for it is due when the second starts."""
+    client.start()
+    for _ in range(5):
+        feeder.step()
+        time.sleep(0.02)
+    second = client.start()
+    feeder.put(50.0)
+    second.stop()
+    parts = list(second.parts())
+    starts = [int(trace.edges_ns[1]) for part in parts for trace in part.batch.power]
+    assert min(starts) > second.start_ns
+    assert total_j(parts) < 49.95
 
 
 def test_meters_that_vanish_are_said(client, feeder):
@@ -328,56 +353,3 @@ def test_the_command_serves_until_it_is_told_to_end(folder, feeder):
         daemon.wait()
         daemon.stdout.close()
     assert not (folder / "s").exists()
-
-
-def test_a_remote_meter_keeps_the_resolution(folder, served, feeder):
-    """What the monitor reads every 4 ms arrives with all its edges, and nothing is lost."""
-    meter = RemoteMeter(folder / "s")
-    assert meter.probe().available
-    batches, waiter = [], PipeWaiter()
-    sampler = Sampler([meter])
-    thread = threading.Thread(target=sampler.run, args=(waiter, batches.append))
-    thread.start()
-    feeder.start()
-    wait_for(lambda: feeder.fed_j > 30)
-    feeder.stop()
-    waiter.flush()
-    taken = lambda: sum(part.total_j for batch in list(batches) for part in batch.power)  # noqa: E731
-    wait_for(lambda: waiter.flush() or taken() == pytest.approx(feeder.fed_j))
-    waiter.stop()
-    thread.join(20)
-    waiter.close()
-    edges = np.concatenate([part.edges_ns for batch in batches for part in batch.power])
-    assert len(edges) > 30
-    assert sampler.domains[0].name == "package-0"
-    assert meter.facts() == {"CPU:0 load_percent": 12.5}
-    wait_for(lambda: len(served) == 0)
-
-
-def test_a_remote_meter_says_why_it_does_not_work(folder, feeder):
-    meter = RemoteMeter(folder / "s")
-    assert "No monitor serves" in meter.probe().reason
-    (folder / "s").touch()
-    assert not meter.probe().available
-    with pytest.raises(MeterError):
-        meter.open()
-
-
-def test_a_remote_meter_whose_monitor_ends_cannot_be_read_any_more(folder, feeder):
-    with serving(folder / "s", lambda: file_meters(folder)):
-        (channel,) = RemoteMeter(folder / "s").open()
-
-    def ended():
-        try:
-            channel.read()
-        except MeterError as error:
-            return error
-
-    assert "monitor" in wait_for(ended).message
-    channel.close()
-
-
-def test_grpc_is_not_needed_to_import_the_package():
-    code = "import sys, joulemap.meters.remote, joulemap.monitor.child; assert 'grpc' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert importlib.import_module("joulemap.commands.monitor").default_socket().name == "monitor.sock"

@@ -132,6 +132,7 @@ def test_a_program_of_many_threads_is_found_by_a_scan(machine):
 def test_looking_is_bounded_and_what_was_passed_over_is_in_the_next_part(machine, monkeypatch):
     machine.process(100, 1, own=0)
     whose = machine.whose()
+    monkeypatch.setattr(whoses, "AT_ONCE_NS", 0)
     monkeypatch.setattr(whoses, "MOST_OF_A_CORE", 1e-9)
     machine.busy(100, 0, 0, 0)
     assert shares(whose, S)["package-0"] == 0.0

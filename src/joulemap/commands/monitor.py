@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from pathlib import Path
@@ -10,15 +9,7 @@ from pathlib import Path
 import click
 
 from joulemap.errors import MeterError
-
-SYSTEM_SOCKET = Path("/run/joulemap/monitor.sock")
-
-
-def default_socket() -> Path:
-    """Of the whole system for root, of the user's session otherwise."""
-    if os.geteuid() == 0:
-        return SYSTEM_SOCKET
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache") / "joulemap" / "monitor.sock"
+from joulemap.meters.remote import own_socket
 
 
 @click.command("monitor")
@@ -41,7 +32,7 @@ def command(socket: Path | None, group: str | None, meters: str | None) -> None:
             f"The monitor's service is not installed: {error}.",
             "pip install 'joulemap[monitor]'; in a checkout, make install.",
         ) from error
-    path = (socket or default_socket()).absolute()
+    path = (socket or own_socket()).absolute()
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())

@@ -1,8 +1,8 @@
 """Every meter that joulemap knows, and those that work here.
 
-CPU energy has a ladder: RAPL, then the same counters through perf events, then sensors on the board, then an
-estimate. The first rung that holds is used, so that no energy is counted twice and none is estimated that can
-be measured.
+CPU energy has a ladder: RAPL, then the same counters through perf events, then sensors on the board, then
+what a running ``joulemap monitor`` reads, then an estimate. The first rung that holds is used, so that no
+energy is counted twice and none is estimated that can be measured.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _METERS = (
     ("joulemap.meters.nvml", "NvmlMeter"),
     ("joulemap.meters.amd", "AmdMeter"),
     ("joulemap.meters.hwmon", "HwmonMeter"),
+    ("joulemap.meters.remote", "RemoteMeter"),
     ("joulemap.meters.estimate", "EstimateMeter"),
 )
 
@@ -84,7 +85,7 @@ def open_meters(meters: Sequence[Meter] | None = None) -> OpenMeters:
             left_out[meter.name] = said
             continue
         try:
-            opened.append(OpenMeter(meter, _new(meter.open(), taken)))
+            opened.append(OpenMeter(meter, _new(meter, meter.open(), taken)))
         except MeterError as error:
             left_out[meter.name] = Probe(False, error.message, error.hint)
     return OpenMeters(opened, left_out)
@@ -94,16 +95,28 @@ def _superseded(meter: Meter, opened: Sequence[OpenMeter], taken: Sequence[Chann
     """Why a meter is not needed, where a better one is open."""
     if meter.name == "perf" and any(open_.meter.name == "rapl" for open_ in opened):
         return Probe(False, "Not needed: RAPL is read directly.")
-    kinds = {Device.parse(channel.domain.device).kind for channel in taken}
-    if meter.name == "estimate" and "CPU" in kinds:
+    if meter.name == "remote" and any(open_.meter.name in ("rapl", "perf") for open_ in opened):
+        return Probe(False, "Not needed: RAPL is read directly.")
+    if meter.name == "estimate" and "CPU" in _kinds(taken):
         return Probe(False, "Not needed: the CPU is measured.")
     return None
 
 
-def _new(channels: Sequence[Channel], taken: Sequence[Channel]) -> list[Channel]:
-    """Channels of domains that are not open yet; the others are closed."""
-    names = {channel.domain.name for channel in taken}
+def _new(meter: Meter, channels: Sequence[Channel], taken: Sequence[Channel]) -> list[Channel]:
+    """Channels of domains that are not open yet; the others are closed. A monitor may number its devices in
+    another way than a program that sees only some of them, so of it only other kinds of devices are new."""
+    names, kinds = {channel.domain.name for channel in taken}, _kinds(taken)
+
+    def is_new(channel: Channel) -> bool:
+        return channel.domain.name not in names and not (
+            meter.name == "remote" and _kinds([channel]) <= kinds
+        )
+
     for channel in channels:
-        if channel.domain.name in names:
+        if not is_new(channel):
             channel.close()
-    return [channel for channel in channels if channel.domain.name not in names]
+    return [channel for channel in channels if is_new(channel)]
+
+
+def _kinds(channels: Sequence[Channel]) -> set[str]:
+    return {Device.parse(channel.domain.device).kind for channel in channels}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,19 +40,21 @@ class MonitorClient:
         self._channel = grpc.insecure_channel(f"unix:{self._path}", options=_OPTIONS)
         self._monitor = monitor_pb2_grpc.MonitorStub(self._channel)
 
-    def describe(self) -> Description:
+    def describe(self, timeout_s: float = CALL_S) -> Description:
         """What can be metered there."""
         with self._asking():
-            reply = self._monitor.Describe(pb.DescribeRequest(), timeout=CALL_S)
+            reply = self._monitor.Describe(pb.DescribeRequest(), timeout=timeout_s)
         return Description(reply.version, [domain_from(message) for message in reply.domains], reply.sessions)
 
     def start(self, program_pid: int = 0, part_every_s: float = 0.0) -> RemoteSession:
         """Open a session; with a program, its shares come along."""
         request = pb.StartRequest(program_pid=program_pid, part_every_s=part_every_s)
+        before_ns = time.time_ns()
         with self._asking():
             reply = self._monitor.Start(request, timeout=CALL_S)
+        offset_ns = _offset_ns(before_ns, reply.t_ns, time.time_ns())
         domains = [domain_from(message) for message in reply.domains]
-        return RemoteSession(self, reply.session, domains, reply.t_ns)
+        return RemoteSession(self, reply.session, domains, reply.t_ns, offset_ns)
 
     def stop(self, session: str) -> int:
         """End a session; until when it was metered."""
@@ -72,6 +75,8 @@ class MonitorClient:
             yield
         except grpc.RpcError as error:
             raise MeterError(f"The monitor at {self._path} says: {error.details()}.", _HINT) from error
+        except ValueError as error:  # what gRPC raises where the connection was closed before
+            raise MeterError(f"The connection to the monitor at {self._path} is closed.", _HINT) from error
 
     def close(self) -> None:
         """Hang up; sessions that are being read end."""
@@ -94,6 +99,9 @@ class RemoteSession:
     name: str
     domains: Sequence[Domain]
     start_ns: int
+    """On the monitor's clock: the system clock as it was when its sampling began."""
+    offset_ns: int
+    """What to add to the monitor's times where the system clock was set since; zero where they agree."""
 
     def parts(self) -> Iterator[Delivery]:
         """See :meth:`MonitorClient.read`."""
@@ -102,3 +110,13 @@ class RemoteSession:
     def stop(self) -> int:
         """See :meth:`MonitorClient.stop`."""
         return self.client.stop(self.name)
+
+    def stop_if_there(self) -> None:
+        """Stop it, unless the monitor is gone."""
+        with suppress(MeterError):
+            self.stop()
+
+
+def _offset_ns(before_ns: int, theirs_ns: int, after_ns: int) -> int:
+    """How far our clock is ahead of theirs, at least, when theirs was read between two readings of ours."""
+    return min(max(theirs_ns, before_ns), after_ns) - theirs_ns

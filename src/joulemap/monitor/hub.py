@@ -7,21 +7,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.meter import Meter
+from joulemap.monitor.coarse import coarse
 from joulemap.monitor.sampler import BATCH_NS, Batch, Sampler
 from joulemap.monitor.track import Note
 from joulemap.monitor.waiter import PipeWaiter
 from joulemap.monitor.whose import Whose
 from joulemap.monitor.wire import Delivery
+from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S
 
 MOST_SESSIONS, MOST_UNREAD = 48, 16
 MOST_WAITING = 3600
-"""Parts that are kept for a reader that does not come; older ones are dropped."""
+"""Parts that are kept for a reader that does not come; of older ones only the energy is kept."""
 
 UNREAD_S = 60.0
 """A session that nobody reads for this long is ended."""
@@ -40,7 +44,7 @@ class Session:
         self.every_ns = every_ns
         self._whose = whose
         self._waiting: deque[Delivery] = deque()
-        self._dropped = 0
+        self._thinned = 0
         self._news = threading.Condition()
         self._ended = self.taken = False
         self._read_s = time.monotonic()
@@ -49,12 +53,23 @@ class Session:
         """Add a part; never waits for the reader."""
         shares = self._whose.shares(batch.t_ns) if self._whose else []
         with self._news:
-            if len(self._waiting) >= MOST_WAITING:
-                self._waiting.popleft()
-                self._dropped += 1
-            self._waiting.append(Delivery(batch, shares))
+            self._waiting.append(Delivery(self._since_start(batch), shares))
+            if len(self._waiting) > MOST_WAITING:
+                self._thin()
             self.until_ns = batch.t_ns
             self._news.notify_all()
+
+    def _since_start(self, batch: Batch) -> Batch:
+        """What was metered for other sessions before this one began is not its own."""
+        if all(trace.edges_ns[0] >= self.start_ns for trace in batch.power):
+            return batch
+        power = [part for trace in batch.power if len(part := _from(trace, self.start_ns))]
+        return replace(batch, power=power)
+
+    def _thin(self) -> None:
+        oldest, next_one = self._waiting.popleft(), self._waiting.popleft()
+        self._waiting.appendleft(coarse(oldest, next_one))
+        self._thinned += 1
 
     def wait_until(self, t_ns: int, seconds: float) -> None:
         """Until parts reach this time."""
@@ -74,17 +89,17 @@ class Session:
                 self._news.wait_for(lambda: self._waiting or self._ended)
                 if not self._waiting:
                     return
-                part = self._waiting.popleft()
-            yield self._confessed(part)
+                part = self._confessed(self._waiting.popleft())
+            yield part
 
     def _confessed(self, part: Delivery) -> Delivery:
-        if not self._dropped:
+        """With a note where it stands for several: the oldest one, which is taken first."""
+        if not self._thinned:
             return part
-        note = Note(part.batch.t_ns, f"{self._dropped} parts were dropped: nobody read them in time.")
-        self._dropped = 0
-        batch = part.batch
-        return Delivery(
-            Batch(batch.t_ns, batch.power, batch.facts, [*batch.notes, note], batch.quality), part.shares
+        text = f"{self._thinned + 1} parts were made one, because nobody read them in time."
+        self._thinned = 0
+        return replace(
+            part, batch=replace(part.batch, notes=[*part.batch.notes, Note(part.batch.t_ns, text)])
         )
 
     @property
@@ -97,6 +112,12 @@ class Session:
         with self._news:
             self._ended = True
             self._news.notify_all()
+
+
+def _from(trace: PowerTrace, start_ns: int) -> PowerTrace:
+    """The intervals that end after a time."""
+    first = int(np.searchsorted(trace.edges_ns[1:], start_ns, side="right"))
+    return PowerTrace(trace.domain, trace.edges_ns[first:], trace.energy_j[first:], trace.gap[first:])
 
 
 @dataclass

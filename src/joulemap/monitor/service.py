@@ -1,14 +1,13 @@
 """``joulemap.monitor.v1`` on a Unix socket: the meters of this machine, for programs that may not read them.
 
-Who may connect is decided by the permissions of the socket: its owner, and a group where one is named.
+Who may connect is decided by the permissions of the socket: its owner, and a group where one is named. gRPC
+does not say who has connected, so there is no second check; place.py sees to it that the first one holds.
 """
 
 from __future__ import annotations
 
 import grp
 import os
-import socket
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,12 @@ from joulemap.meters.meter import Meter
 from joulemap.monitor import monitor_pb2 as pb
 from joulemap.monitor import monitor_pb2_grpc
 from joulemap.monitor.hub import MOST_SESSIONS, Hub, Session
+from joulemap.monitor.place import check_ours, make_way
 from joulemap.monitor.wire import domain_message, part_message
 
 LARGEST_REQUEST = 1 << 16
 """Bytes. Requests are small; whatever is larger is refused unread."""
 
-LONGEST_PATH = 107
 _GRACE_S = 2.0
 _SWITCH_S = 0.0005  # threads that serve must not hold up the one that samples
 
@@ -82,7 +81,7 @@ def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> 
 @contextmanager
 def serving(path: Path, meters: Callable[[], Sequence[Meter]], group: str | None = None) -> Iterator[Hub]:
     """Serve on a socket until the block is left; sessions that are open then are ended."""
-    _make_way(path)
+    make_way(path)
     hub = Hub(meters)
     sys.setswitchinterval(_SWITCH_S)
     server = grpc.server(
@@ -105,6 +104,7 @@ def _bind(server: grpc.Server, path: Path, group_id: int | None) -> None:
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
+        check_ours(path)
         if group_id is not None:
             os.chown(path, -1, group_id)
             path.chmod(0o660)
@@ -112,32 +112,6 @@ def _bind(server: grpc.Server, path: Path, group_id: int | None) -> None:
         raise MeterError(f"{path} cannot be served: {error}.", "Choose another path.") from error
     finally:
         os.umask(before)
-
-
-def _make_way(path: Path) -> None:
-    """Make the folder, and remove the socket of a monitor that was killed. A living one is left alone."""
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise InputError(f"{path} is too long for a socket.", f"At most {LONGEST_PATH} bytes are possible.")
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if not path.exists():
-            return
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            raise InputError(f"{path} exists and is no socket.", "Choose another path with --socket.")
-        if _answers(path):
-            raise InputError(f"A monitor serves {path} already.", "Use it, or choose another path.")
-        path.unlink()
-    except OSError as error:
-        raise MeterError(f"{path} cannot be served: {error.strerror}.", "Choose another path.") from error
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-    return True
 
 
 def _group_id(group: str | None) -> int | None:

@@ -17,7 +17,10 @@ from joulemap.monitor.processtree import ProcessTree, Ticks
 from joulemap.processes import ProcessShares
 
 MOST_OF_A_CORE = 0.01
-"""What looking may cost: a tree of hundreds of processes is looked at less often."""
+"""What looking may cost in the long run: a tree of hundreds of processes is looked at less often."""
+
+AT_ONCE_NS = 100_000_000
+"""What it may cost beforehand, so that short programs are looked at as well."""
 
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 _GUEST = 8  # guests are counted as user time already
@@ -39,20 +42,20 @@ class Whose:
         self._socket_of = sockets(sys)
         self._tree = ProcessTree(pid, self._socket_of, proc)
         self._busy = self._busy_ticks()
-        self._edge_ns = now_ns
-        self._look_ns = 0
+        self._start_ns = self._edge_ns = now_ns
+        self._looked_ns = 0
         self._shares: dict[str, float] = {domain.name: 0.0 for domain in self._domains}
         self.monitor_share = 0.0
         """The monitors' own part of all busy time, when last asked."""
 
     def shares(self, now_ns: int) -> list[ProcessShares]:
         """A part for each CPU domain, from the last one to now; none where it is too soon. Parts chain."""
-        since_ns = now_ns - self._edge_ns
-        if since_ns <= 0 or since_ns * MOST_OF_A_CORE < self._look_ns or not self._domains:
+        allowed_ns = AT_ONCE_NS + (now_ns - self._start_ns) * MOST_OF_A_CORE
+        if now_ns <= self._edge_ns or self._looked_ns > allowed_ns or not self._domains:
             return []
         begin_ns = time.thread_time_ns()
         (program, monitor), busy = self._tree.spent(), self._busy_ticks()
-        self._look_ns = time.thread_time_ns() - begin_ns
+        self._looked_ns += time.thread_time_ns() - begin_ns
         spent = {socket: ticks - self._busy.get(socket, 0.0) for socket, ticks in busy.items()}
         total = {s: max(spent.get(s, 0.0), program[s] + monitor[s]) for s in program}
         for domain in self._domains:
