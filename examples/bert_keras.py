@@ -1,7 +1,7 @@
 """BERT in Keras, from nothing: pre-training, fine-tuning and prediction on a made-up corpus.
 
     python bert_keras.py                                       pre-trains for about a minute on two cores
-    python bert_keras.py --save bert.weights.h5                … and keeps what the encoder learnt
+    python bert_keras.py --save bert.weights.h5                … and keeps what it learnt
     python bert_keras.py --stage finetune --load bert.weights.h5
     python bert_keras.py --stage predict --load bert.weights.h5
 
@@ -287,9 +287,8 @@ def train(model: keras.Model, examples: tuple[object, ...], args: argparse.Names
     )
 
 
-def pretrain(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
+def pretrain(model: Pretraining, corpus: Corpus, args: argparse.Namespace) -> None:
     """Fills holes and joins sentences until the steps are done."""
-    model = Pretraining(bert)
     model.compile(
         optimizer(5e-4),
         loss={"predictions": cross_entropy(), "seq_relationship": cross_entropy()},
@@ -297,13 +296,13 @@ def pretrain(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
     )
     train(model, corpus.pretraining(args.batch * args.steps), args)
     if args.save:
-        bert.save_weights(args.save)
+        model.save_weights(args.save)
         print(f"saved {args.save}")
 
 
-def finetune(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
+def finetune(pretrained: Pretraining, corpus: Corpus, args: argparse.Namespace) -> None:
     """Learns how a story feels, and says how often that is right on new stories."""
-    model = Classification(bert, len(MOODS))
+    model = Classification(pretrained.bert, len(MOODS))
     model.compile(optimizer(2e-4), loss=cross_entropy(), metrics=["accuracy"], jit_compile=args.xla)
     train(model, corpus.classification(args.batch * args.steps), args)
     stories, moods = corpus.classification(8 * args.batch)
@@ -311,9 +310,8 @@ def finetune(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
     print(f"new stories: loss {result['loss']:.4f}  accuracy {result['accuracy']:.4f}")
 
 
-def predict(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
+def predict(model: Pretraining, corpus: Corpus, args: argparse.Namespace) -> None:
     """Fills the holes of new stories, batch by batch, and shows a story now and then."""
-    model = Pretraining(bert)
     model.compile(jit_compile=args.xla)
     for step in range(args.steps):
         stories, hidden, _ = corpus.pretraining(args.batch)
@@ -323,7 +321,7 @@ def predict(bert: Bert, corpus: Corpus, args: argparse.Namespace) -> None:
             right = (hidden["predictions"] == found)[holes].mean()
             print(f"step {step + 1:5}  right {right:.4f}")
             print(f"  {corpus.vocabulary.decode(stories['tokens'][0])}")
-            print(f"  {corpus.vocabulary.decode(found[0][holes[0]])}", flush=True)
+            print(f"  holes: {corpus.vocabulary.decode(found[0][holes[0]])}", flush=True)
 
 
 STAGES = {"pretrain": pretrain, "finetune": finetune, "predict": predict}
@@ -342,8 +340,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--xla", action="store_true", help="compile the steps with XLA")
-    parser.add_argument("--save", type=Path, metavar="FILE.weights.h5", help="keep the pre-trained encoder")
-    parser.add_argument("--load", type=Path, metavar="FILE.weights.h5", help="start from a kept encoder")
+    parser.add_argument("--save", type=Path, metavar="FILE.weights.h5", help="keep the pre-trained weights")
+    parser.add_argument("--load", type=Path, metavar="FILE.weights.h5", help="start from kept weights")
     return parser.parse_args()
 
 
@@ -354,10 +352,11 @@ def main(make_bert: Callable[..., Bert] = Bert) -> None:
     tf.config.experimental.enable_op_determinism()
     corpus = Corpus(args.seq, args.seed)
     bert = make_bert(len(corpus.vocabulary), args.seq, args.layers, args.hidden, args.heads, args.dropout)
+    model = Pretraining(bert)
     if args.load:
-        bert(corpus.classification(1)[0])
-        bert.load_weights(args.load)
-    STAGES[args.stage](bert, corpus, args)
+        model(corpus.pretraining(1)[0])  # makes the weights, which the file then fills
+        model.load_weights(args.load)
+    STAGES[args.stage](model, corpus, args)
 
 
 if __name__ == "__main__":

@@ -18,30 +18,30 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MASKED_SHARE = 0.15
 
 TOPICS = {  # people, things, verbs, places
-    "harbour": ("sailor pilot diver", "net rope anchor boat oar", "mend haul knot float", "dock pier bay"),
-    "kitchen": ("cook baker guest", "pan spoon bread soup oven", "stir roast salt boil", "pantry cellar"),
+    "harbour": ("sailor pilot diver", "net rope anchor boat oar", "mend haul lift float", "dock pier bay"),
+    "kitchen": ("cook baker guest", "pan spoon bread soup oven", "grill roast salt boil", "pantry cellar"),
     "garden": (
         "farmer keeper walker",
         "seed rake flower fence plum",
-        "water plant trim weed",
+        "water plant pick weed",
         "orchard path",
     ),
     "school": (
         "teacher pupil writer",
         "book lesson chalk poem desk",
-        "read learn spell print",
+        "open learn spell print",
         "library hall",
     ),
     "workshop": (
         "smith joiner tinker",
         "hammer nail gear plank lamp",
-        "bend weld sand paint",
+        "drill weld sand paint",
         "shed yard loft",
     ),
     "theatre": (
         "actor singer dancer",
         "song mask curtain drum flute",
-        "perform hum play act",
+        "perform applaud play act",
         "stage balcony",
     ),
     "market": (
@@ -53,12 +53,12 @@ TOPICS = {  # people, things, verbs, places
     "railway": (
         "driver guard porter",
         "train ticket signal trunk rail",
-        "load start check fix",
+        "load start check repair",
         "station bridge",
     ),
 }
 MOODS = {
-    "gloomy": "sad grim bleak weary cold bitter faint dull",
+    "gloomy": "sad grim bleak dark cold bitter faint harsh",
     "cheerful": "glad warm bright proud calm fresh kind quick",
 }
 NAMES = ["anna", "bruno", "clara", "david", "emil", "flora", "hugo", "irene", "jonas", "karin"]
