@@ -21,7 +21,7 @@ pytest.importorskip("joulemap.monitor.monitor_pb2", reason="make generates it")
 from joulemap.errors import InputError, MeterError  # noqa: E402
 from joulemap.monitor import hub as hubs  # noqa: E402
 from joulemap.monitor.client import MonitorClient  # noqa: E402
-from joulemap.monitor.service import LARGEST_REQUEST, serving  # noqa: E402
+from joulemap.monitor.service import serving  # noqa: E402
 
 from .monitor_meters import Feeder, file_meters, open_descriptors, wait_for  # noqa: E402
 from .recordings import REPOSITORY  # noqa: E402
@@ -207,29 +207,7 @@ def test_meters_that_vanish_are_said(client, feeder):
         client.start()
 
 
-def test_garbage_and_oversized_messages_are_survived(folder, client, feeder):
-    noise = np.random.default_rng(0)
-    for size in (1, 100, 70_000):
-        with socket.socket(socket.AF_UNIX) as raw:
-            raw.connect(str(folder / "s"))
-            with suppress(OSError):
-                raw.sendall(noise.bytes(size))
-    channel = grpc.insecure_channel(f"unix:{folder / 's'}")
-    call = channel.unary_unary("/joulemap.monitor.v1.Monitor/Start")
-    for content, code in [
-        (b"\0" * (LARGEST_REQUEST + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
-        (b"\xff" * 50, grpc.StatusCode.INTERNAL),
-    ]:
-        with pytest.raises(grpc.RpcError) as caught:
-            call(content)
-        assert caught.value.code() == code
-    with pytest.raises(grpc.RpcError):
-        channel.unary_unary("/joulemap.monitor.v1.Monitor/Nonsense")(b"")
-    channel.close()
-    assert client.describe().domains
-
-
-def test_hundreds_of_short_sessions_leave_nothing_behind(folder, client, feeder, served):
+def test_a_thousand_short_sessions_leave_nothing_behind(folder, client, feeder, served):
     def once():
         session = client.start()
         feeder.step()
@@ -238,7 +216,7 @@ def test_hundreds_of_short_sessions_leave_nothing_behind(folder, client, feeder,
 
     once()
     threads, descriptors = threading.active_count(), open_descriptors()
-    for _ in range(300):
+    for _ in range(1000):
         assert once() == pytest.approx(0.1)
     wait_for(lambda: threading.active_count() <= threads + 2 * hubs.MOST_SESSIONS)
     assert open_descriptors() <= descriptors + 2

@@ -43,6 +43,7 @@ class PipeWaiter:
 
     def stop(self) -> None:
         """End the loop; from any thread, or from a signal handler."""
+        self.stopped = True
         self._wake(STOP)
 
     def _wake(self, what: bytes) -> None:
