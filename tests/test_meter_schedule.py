@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from joulemap.meters import Schedule
-from joulemap.meters.schedule import Every, Updates
+from joulemap.meters.schedule import Every, Updates, share_calls
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "h200"
 COLUMNS = {"square-wave": (2, 3, 7), "attrib-power": (0, 1, 2), "bert-torch-power": (0, 1, 4)}
@@ -99,6 +99,7 @@ def test_a_fixed_rate_keeps_to_its_grid() -> None:
     assert every.next_ns(EPOCH_NS) == EPOCH_NS + 4 * MS
     assert every.next_ns(EPOCH_NS + 5 * MS) == EPOCH_NS + 8 * MS
     every.saw(EPOCH_NS, EPOCH_NS + 1, changed=True)
+    assert every.stamp_ns(EPOCH_NS, EPOCH_NS + 10) == EPOCH_NS + 5
 
 
 @pytest.mark.external
@@ -116,14 +117,28 @@ def test_updates_of_a_real_counter_are_stamped_within_two_milliseconds(name: str
 def test_calls_that_block_for_as_long_as_they_really_did(name: str) -> None:
     edges, call_s = recorded(name)
     outcome = play(edges, Updates(0.1), call_s=call_s)
-    assert outcome.stamped >= 0.94
-    assert outcome.share_of_core <= 0.055
+    seconds = len(edges) / 10
+    assert outcome.stamped >= 0.99
+    assert outcome.share_of_core <= 0.048 + 0.1 / seconds
+
+
+@pytest.mark.external
+@pytest.mark.parametrize("taken", [0.3, 0.42, 0.55])
+def test_wherever_in_its_call_a_value_is_taken(taken: float) -> None:
+    """On recordings that the constants of the schedule were not chosen by."""
+    edges, call_s = recorded("attrib-power")
+    half = len(edges) // 2
+    outcome = play(edges[half:], Updates(0.1), call_s=call_s[len(call_s) // 2 :], taken=taken)
+    assert outcome.stamped >= 0.99
+    edges, call_s = recorded("bert-torch-power")
+    outcome = play(edges, Updates(0.1), call_s=call_s, taken=taken)
+    assert outcome.stamped >= 0.97  # 125 updates: the first ones, before the phase is known, weigh more
 
 
 @pytest.mark.parametrize("period_ms", [99.6, 100.0, 100.4])
 def test_a_period_that_is_not_quite_the_declared_one_is_learnt(period_ms: float) -> None:
     outcome = play(line(600, period_ms), Updates(0.1))
-    assert outcome.stamped >= 0.97
+    assert outcome.stamped >= 0.99
     assert outcome.share_of_core <= 0.05
 
 
@@ -145,7 +160,8 @@ def test_jitter_and_drift_are_followed(seed: int) -> None:
 
 def test_lost_updates_do_not_unlock_it() -> None:
     lost = np.random.default_rng(2).choice(600, 12, replace=False)
-    assert play(np.delete(line(600), lost), Updates(0.1)).stamped >= 0.95
+    outcome = play(np.delete(line(600), lost), Updates(0.1))
+    assert (np.abs(outcome.error_ms) <= 2).mean() >= 0.98
 
 
 def test_after_a_stall_of_five_seconds_it_goes_on() -> None:
@@ -154,15 +170,17 @@ def test_after_a_stall_of_five_seconds_it_goes_on() -> None:
     assert np.percentile(np.abs(outcome.error_ms), 99) <= 2
 
 
-def test_a_counter_that_jumps_in_phase_is_found_again() -> None:
+@pytest.mark.parametrize("jump_ms", [5, 43, 70, -43])
+def test_a_counter_that_jumps_in_phase_is_found_again(jump_ms: int) -> None:
     edges = line(900)
-    edges[300:] += 43 * MS
+    edges[300:] += jump_ms * MS
     outcome = play(edges, Updates(0.1))
-    assert np.percentile(np.abs(outcome.error_ms[-400:]), 95) <= 2.2
+    assert np.percentile(np.abs(outcome.error_ms[-400:]), 99) <= 2
+    assert (np.abs(outcome.error_ms[300:]) > 2).sum() <= 60
 
 
 def test_a_sampler_that_wakes_late_still_sees_nearly_all() -> None:
-    assert play(line(600), Updates(0.1), late_s=0.002).stamped >= 0.94
+    assert play(line(600), Updates(0.1), late_s=0.002).stamped >= 0.99
 
 
 def test_a_counter_that_stands_still_costs_no_more() -> None:
@@ -181,17 +199,31 @@ def test_a_clock_that_steps_back_starts_over() -> None:
     assert play(earlier, schedule).stamped >= 0.9
 
 
-def test_before_any_reading_the_stamp_is_the_reading() -> None:
-    assert Updates(0.1).stamp_ns(10, 20) == 16
-    assert Updates(0.1).next_ns(5) == 6
+def test_before_any_update_the_stamp_is_the_reading() -> None:
+    schedule = Updates(0.1)
+    assert schedule.stamp_ns(10, 20) == 16
+    assert schedule.next_ns(5) == 6
+    schedule.saw(EPOCH_NS, EPOCH_NS + 10, changed=True)
+    assert schedule.stamp_ns(EPOCH_NS, EPOCH_NS + 10) == EPOCH_NS + 6
+
+
+@pytest.mark.parametrize("sensors", [2, 8])
+def test_sensors_of_a_family_share_the_calls(sensors: int) -> None:
+    """Each sees every so many updates; those that it sees are stamped as well."""
+    schedules = [Updates(0.1) for _ in range(sensors)]
+    share_calls([*schedules, Every(0.1)])
+    outcome = play(line(3000), schedules[0])
+    assert len(outcome.error_ms) >= outcome.updates // sensors
+    assert (np.abs(outcome.error_ms) <= 2).mean() >= 0.99
+    assert sensors * outcome.share_of_core <= 0.05 + sensors * 0.1 / 300
 
 
 def test_calls_held_up_by_another_reader_cost_resolution_not_updates() -> None:
     random = np.random.default_rng(4)
     call_s = np.where(random.random(1000) < 0.6, 0.004, random.uniform(0.006, 0.03, 1000))
     outcome = play(line(600), Updates(0.1), call_s=call_s)
-    assert len(outcome.error_ms) >= 0.93 * outcome.updates
-    assert outcome.stamped >= 0.85
+    assert len(outcome.error_ms) == outcome.updates
+    assert outcome.stamped >= 0.95
 
 
 def test_it_says_how_well_it_knows_the_updates() -> None:

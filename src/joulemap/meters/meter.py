@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from joulemap.devices import Domain
 
@@ -34,6 +34,10 @@ class Schedule(Protocol):
 
     def saw(self, before_ns: int, after_ns: int, changed: bool) -> None:
         """A reading took place between these times, and its value was new or the same as before."""
+        ...
+
+    def stamp_ns(self, before_ns: int, after_ns: int) -> int:
+        """When the new value came about that the reading between these times saw; asked after ``saw``."""
         ...
 
 
@@ -66,6 +70,16 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Let go of files and handles; nothing else may be called afterwards."""
+        ...
+
+
+@runtime_checkable
+class LateChannel(Protocol):
+    """A channel whose readings arrive some time after they were taken, from somewhere else."""
+
+    def settle(self) -> int:
+        """Before the end: wait for what was taken until now, and say how many readings are there to be read.
+        It does not wait long, and never raises."""
         ...
 
 

@@ -22,7 +22,7 @@ from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.gpu import GpuChannel, Program, program_around
 from joulemap.meters.meter import Probe, Quantity, Schedule
-from joulemap.meters.schedule import Every, Updates
+from joulemap.meters.schedule import Every, Updates, share_calls
 from joulemap.meters.trial import probe_by_opening
 from joulemap.meters.visible import MIG_INSTANCE, visible
 
@@ -170,6 +170,7 @@ class NvmlMeter:
             nvml.nvmlShutdown()
             raise self.left_out[0] if self.left_out else MeterError("There is no NVIDIA GPU.", NO_DRIVER)
         self.left_out += _numbered_by_speed(nvml, self._environment)
+        share_calls(channel.schedule for channel in channels)
         return channels
 
     def facts(self) -> Mapping[str, float]:
