@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters.schedule import Every
-from joulemap.monitor.quality import Score
+from joulemap.monitor.quality import Score, Tally
 from joulemap.monitor.sampler import MOST_NOTES, Sampler
 from joulemap.monitor.timeline import Timeline
 from joulemap.monitor.track import Track
@@ -273,7 +273,7 @@ def test_parts_add_up_to_the_whole_wherever_they_are_cut(steps, data):
 
 def test_lateness_in_figures():
     score = Score(0)
-    score.late_ns = [MS] * 98 + [7 * MS] * 2
+    score.add(Tally(late_ns=[MS] * 98 + [7 * MS] * 2))
     quality = score.quality(S)
     assert (quality.reads, quality.late_p50_s, quality.late_p99_s) == (100, 0.001, 0.007)
     assert quality.cpu_share == quality.cpu_s

@@ -34,12 +34,27 @@ class Quality:
 
 
 @dataclass(slots=True)
+class Tally:
+    """What is counted at every reading: how late it began, what failed, and deadlines that passed."""
+
+    late_ns: list[int] = field(default_factory=list)
+    failed: int = 0
+    missed: int = 0
+
+    def late(self, late_ns: int, grid_ns: int) -> None:
+        """A reading began so long after its deadline; ``grid_ns`` is the distance of deadlines, 0 where
+        they have none."""
+        self.late_ns.append(late_ns)
+        if late_ns > grid_ns > 0:
+            self.missed += late_ns // grid_ns
+
+
+@dataclass(slots=True)
 class Score:
-    """Counts readings from ``start_ns`` on, by how late they were, in fixed memory."""
+    """Adds up tallies from ``start_ns`` on, in fixed memory. The processor time is that of all threads."""
 
     start_ns: int
     cpu_now_s: Callable[[], float] = time.process_time
-    late_ns: list[int] = field(default_factory=list)
     failed: int = 0
     missed: int = 0
     cpu_start_s: float = field(init=False)
@@ -48,22 +63,16 @@ class Score:
     def __post_init__(self) -> None:
         self.cpu_start_s = self.cpu_now_s()
 
-    def add(self, other: Score) -> None:
-        """Add what another one counted."""
-        self.failed += other.failed
-        self.missed += other.missed
-        self._bins += other.bins()
-
-    def bins(self) -> Int64:
-        """Readings by their lateness."""
-        bins = np.clip(np.asarray(self.late_ns, np.int64) // _BIN_NS, 0, _BINS - 1)
+    def add(self, tally: Tally) -> None:
+        """Add what was counted."""
+        self.failed += tally.failed
+        self.missed += tally.missed
+        bins = np.clip(np.asarray(tally.late_ns, np.int64) // _BIN_NS, 0, _BINS - 1)
         self._bins += np.bincount(bins, minlength=_BINS)
-        self.late_ns = []
-        return self._bins
 
     def quality(self, now_ns: int) -> Quality:
         """In figures, so far."""
-        below = np.cumsum(self.bins())
+        below = np.cumsum(self._bins)
         p50, p99 = (float(np.searchsorted(below, q * below[-1]) * _BIN_NS / NS_PER_S) for q in (0.5, 0.99))
         cpu_s, span_s = self.cpu_now_s() - self.cpu_start_s, (now_ns - self.start_ns) / NS_PER_S
         return Quality(int(below[-1]), self.failed, self.missed, p50, p99, cpu_s, span_s)

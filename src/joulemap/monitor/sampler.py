@@ -7,36 +7,30 @@ delay those after it. About once a second what was read is handed over as a :cla
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from joulemap.devices import Domain
-from joulemap.errors import JoulemapError, MeterError
+from joulemap.errors import MeterError
 from joulemap.meters.available import OpenMeters, open_meters
-from joulemap.meters.meter import Channel, Meter
-from joulemap.meters.schedule import Every
+from joulemap.meters.meter import Meter
+from joulemap.meters.remarks import Remarks
+from joulemap.monitor.facts import Fact, FactsThread
+from joulemap.monitor.family import Family
+from joulemap.monitor.lane import ANSWER_S, END_S, Lane
 from joulemap.monitor.quality import Quality, Score
 from joulemap.monitor.timeline import Timeline
-from joulemap.monitor.track import Note, Track
+from joulemap.monitor.track import Note
 from joulemap.traces import ClockAnchor, PowerTrace
 from joulemap.units import NS_PER_S, fmt_seconds
 
-BATCH_NS = FACTS_NS = NS_PER_S
-"""How often what was read is handed over, and how often facts are looked up."""
+BATCH_NS = NS_PER_S
+"""How often what was read is handed over."""
 MOST_NOTES = 100
 STEP_NS = 50_000_000
 """The system clock was stepped when it moves this far against the monotonic clock within a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Something that explains the energy: a clock rate, a temperature, a load. The name ends in its unit."""
-
-    t_ns: int
-    name: str
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +67,6 @@ class Waiter(Protocol):
         ...
 
 
-class _Reader:
-    """A channel, its track and its deadline."""
-
-    def __init__(self, channel: Channel, now_ns: int) -> None:
-        self.channel = channel
-        self.track = Track(channel.domain, channel.quantity, channel.wraps_at_j)
-        self.read = channel.read
-        self.next_ns, self.saw = channel.schedule.next_ns, channel.schedule.saw
-        self.stamp_ns: Callable[[int, int], int] = getattr(channel.schedule, "stamp_ns", _middle)
-        self.period_ns = round(getattr(channel.schedule, "period_s", 0.0) * NS_PER_S)
-        self.fixed_rate = type(channel.schedule) is Every and self.period_ns > 0
-        self.value: float | None = None
-        self.due_ns = now_ns
-
-    def take(self, value: float, before_ns: int, after_ns: int) -> None:
-        """Keep a reading. A schedule that learns when the sensor updates knows better than the middle of
-        the call what time a new value is of."""
-        if self.fixed_rate:  # nothing is learnt from its readings: the short way, 250 times a second
-            self.track.saw((before_ns + after_ns) // 2, value)
-            self.due_ns = (after_ns // self.period_ns + 1) * self.period_ns
-            return
-        changed, self.value = value != self.value, value
-        self.saw(before_ns, after_ns, changed)
-        stamp_ns = self.stamp_ns if changed else _middle
-        self.track.saw(stamp_ns(before_ns, after_ns), value)
-        self.due_ns = self.next_ns(after_ns)
-
-
-def _middle(before_ns: int, after_ns: int) -> int:
-    return (before_ns + after_ns) // 2
-
-
 def _open(meters: Sequence[Meter]) -> OpenMeters:
     opened = open_meters(meters)
     if not opened.channels:
@@ -115,7 +77,8 @@ def _open(meters: Sequence[Meter]) -> OpenMeters:
 
 
 class Sampler:
-    """Reads the channels of some meters until it is stopped."""
+    """Reads the channels of some meters until it is stopped: one meter in the loop itself, several each in a
+    thread of its own, so that a driver that blocks delays nobody else's deadlines."""
 
     def __init__(
         self,
@@ -126,91 +89,107 @@ class Sampler:
         self.timeline = timeline or Timeline.start()
         self._notes: list[Note] = []
         self._all_notes: list[Note] = []
-        self._meters = _open(meters)
-        start_ns = self.timeline.now_ns()
-        self._readers = [_Reader(channel, start_ns) for channel in self._meters.channels]
+        self._remarks = Remarks()
+        opened = _open(meters).opened
+        self._meters = [one.meter for one in opened]
+        self._families = [Family(one, self.timeline) for one in opened if one.channels]
+        self._facts: list[FactsThread] = []
         self._cpu_s = cpu_s
+        start_ns = self.timeline.now_ns()
         self._score, self._whole_score = Score(start_ns, cpu_s), Score(start_ns, cpu_s)
-        self._ahead_ns = self._facts_ns = 0
+        self._ahead_ns = 0
         self.batch_every_ns = BATCH_NS
 
     @property
     def domains(self) -> list[Domain]:
         """What is metered."""
-        return [reader.channel.domain for reader in self._readers]
+        return [channel.domain for family in self._families for channel in family.channels]
 
     def prime(self) -> None:
         """Take the first reading of every channel, before the loop starts."""
-        self._read_due(None)
+        for family in self._families:
+            family.read_due(None)
 
     def run(self, waiter: Waiter, hand_over: Callable[[Batch], None]) -> Summary:
         """Sample until the waiter is stopped, then close the meters."""
+        with self._asking_for_facts():
+            if len(self._families) == 1:
+                self._run_alone(self._families[0], waiter, hand_over)
+            else:
+                self._run_lanes(waiter, hand_over)
+        hand_over(self._batch(last=True))
+        self.close()
+        return self.summary()
+
+    @contextmanager
+    def _asking_for_facts(self) -> Iterator[None]:
+        self._facts = [FactsThread(meter, self.timeline) for meter in self._meters]
+        try:
+            yield
+        finally:
+            for facts in self._facts:
+                facts.stop()
+            for facts in self._facts:
+                facts.end()
+
+    def _run_alone(self, family: Family, waiter: Waiter, hand_over: Callable[[Batch], None]) -> None:
         now_ns, wait = self.timeline.now_ns, waiter.wait
-        due_ns = self._read_due(now_ns())
+        due_ns = family.read_due(now_ns())
         flush_ns = now_ns() + self.batch_every_ns
         while not waiter.stopped:
             wait_ns = min(due_ns, flush_ns) - now_ns()
             wanted = wait(wait_ns / NS_PER_S if wait_ns > 0 else 0.0)
             woke_ns = now_ns()
-            due_ns = self._read_due(None if wanted else woke_ns)
+            due_ns = family.read_due(None if wanted else woke_ns)
             if wanted or woke_ns >= flush_ns:
                 hand_over(self._batch())
                 flush_ns = now_ns() + self.batch_every_ns
-        self._read_due(None)
-        hand_over(self._batch(last=True))
-        self.close()
-        return self.summary()
+        family.read_last()
+
+    def _run_lanes(self, waiter: Waiter, hand_over: Callable[[Batch], None]) -> None:
+        now_ns = self.timeline.now_ns
+        lanes = [Lane(family, self.timeline) for family in self._families]
+        try:
+            flush_ns = now_ns() + self.batch_every_ns
+            while not waiter.stopped:
+                wanted = waiter.wait(max(flush_ns - now_ns(), 0) / NS_PER_S)
+                if wanted:
+                    _read_all(lanes)
+                if wanted or now_ns() >= flush_ns:
+                    hand_over(self._batch())
+                    flush_ns = now_ns() + self.batch_every_ns
+        finally:
+            _end(lanes)
 
     def close(self) -> None:
         """Let go of the meters."""
-        for reader in self._readers:
-            with suppress(JoulemapError, OSError):
-                reader.channel.close()
+        for family in self._families:
+            family.close()
 
     def summary(self) -> Summary:
         """How it went so far."""
         quality = self._whole_score.quality(self.timeline.now_ns())
         return Summary(quality, self.timeline.anchor(), tuple(self._all_notes))
 
-    def _read_due(self, due_by_ns: int | None) -> int:
-        """Read the channels whose deadline has come; all of them where that is None. The next deadline."""
-        offset_ns, monotonic_ns = self.timeline.offset_ns, self.timeline.monotonic_ns
-        for reader in self._readers:
-            due_ns = reader.due_ns
-            if due_by_ns is not None and due_ns > due_by_ns:
-                continue
-            before_ns = offset_ns + monotonic_ns()
-            try:
-                value = reader.read()
-            except MeterError as error:
-                self._score.failed += 1
-                reader.track.failed(before_ns, error.message)
-                reader.due_ns = reader.next_ns(offset_ns + monotonic_ns())
-                continue
-            reader.take(value, before_ns, offset_ns + monotonic_ns())
-            if due_by_ns is not None:
-                late_ns = before_ns - due_ns
-                self._score.late_ns.append(late_ns)
-                if late_ns > reader.period_ns > 0:
-                    self._score.missed += late_ns // reader.period_ns
-        return min([reader.due_ns for reader in self._readers])
-
     def _batch(self, last: bool = False) -> Batch:
         t_ns = self.timeline.now_ns()
         self._watch_system_clock(t_ns)
-        tracks = [reader.track for reader in self._readers]
-        parts = [track.finish() if last else track.take() for track in tracks]
-        for track in tracks:
-            self._notes += track.notes
-            track.notes = []
-        power = [part for part in parts if part is not None]
-        return Batch(t_ns, power, self._facts(t_ns), self._take_notes(), self._take_quality(t_ns))
+        power: list[PowerTrace] = []
+        for family in self._families:
+            parts, notes, tally = family.take(t_ns, last)
+            power += parts
+            self._notes += notes
+            self._score.add(tally)
+            self._whole_score.add(tally)
+        facts = self._take_facts(t_ns)
+        return Batch(t_ns, power, facts, self._take_notes(), self._take_quality(t_ns))
 
-    def _facts(self, t_ns: int) -> list[Fact]:
-        if t_ns - self._facts_ns < FACTS_NS / 2:
-            return []
-        self._facts_ns = t_ns
-        return [Fact(t_ns, *fact) for fact in self._meters.facts().items()]
+    def _take_facts(self, t_ns: int) -> list[Fact]:
+        """With a note where one changes what the energy means."""
+        facts = [fact for thread in self._facts for fact in thread.take()]
+        said = self._remarks.new({fact.name: fact.value for fact in facts})
+        self._notes += [Note(t_ns, text) for text in said]
+        return facts
 
     def _take_notes(self) -> list[Note]:
         room = MOST_NOTES - 1 - len(self._all_notes)
@@ -223,7 +202,6 @@ class Sampler:
 
     def _take_quality(self, t_ns: int) -> Quality:
         score, self._score = self._score, Score(t_ns, self._cpu_s)
-        self._whole_score.add(score)
         return score.quality(t_ns)
 
     def _watch_system_clock(self, t_ns: int) -> None:
@@ -238,3 +216,20 @@ class Sampler:
                     "the power goes on by the clock of the start.",
                 )
             )
+
+
+def _read_all(lanes: Sequence[Lane]) -> None:
+    """Everything, now; a lane that hangs is not waited for."""
+    for lane in lanes:
+        lane.ask()
+    until_s = time.monotonic() + ANSWER_S
+    for lane in lanes:
+        lane.answer(until_s)
+
+
+def _end(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        lane.stop()
+    until_s = time.monotonic() + END_S
+    for lane in lanes:
+        lane.end(until_s)

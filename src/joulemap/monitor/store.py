@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,28 +15,20 @@ from types import TracebackType
 import pyarrow as pa
 
 from joulemap.errors import RecordingError
+from joulemap.monitor.facts import Fact
 from joulemap.monitor.quality import Quality
-from joulemap.monitor.sampler import Batch, Fact
+from joulemap.monitor.sampler import Batch
 from joulemap.monitor.track import Note
 from joulemap.processes import ProcessShares
 from joulemap.recording import RecordingAppender
 
 FACTS, NOTES, MONITOR = "facts", "notes", "monitor"
-BATCHES = 5
 
 _FACTS = pa.schema({"t_ns": pa.int64(), "name": pa.string(), "value": pa.float64()})
 _NOTES = pa.schema({"t_ns": pa.int64(), "text": pa.string()})
 _COUNTS = dict.fromkeys(("reads", "failed", "missed"), pa.int64())
 _SECONDS = dict.fromkeys(("late_p50_s", "late_p99_s", "cpu_s", "span_s"), pa.float64())
 _MONITOR = pa.schema({"t_ns": pa.int64(), **_COUNTS, **_SECONDS, "busy_share": pa.float64()})
-
-
-@dataclass(frozen=True)
-class _Figures(Quality):
-    """A row of the table ``monitor``."""
-
-    t_ns: int
-    busy_share: float
 
 
 class Store:
@@ -47,33 +38,21 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._appender = RecordingAppender(path)
         self._waiting: deque[Callable[[], None]] = deque()
-        self._facts: list[Fact] = []
-        self._figures: list[_Figures] = []
         self.problem: RecordingError | None = None
         """Why the latest parts are not on disk, where they are not."""
 
     def write(self, batch: Batch, shares: Sequence[ProcessShares], busy_share: float) -> None:
-        """Add a batch, after whatever is still waiting. Power, shares and notes are written at once; facts
-        and figures, which are many small things, every few batches."""
+        """Add a batch, after whatever is still waiting."""
         add = self._appender
         self._waiting += [partial(add.append_power, part) for part in batch.power]
         self._waiting += [partial(add.append_shares, part) for part in shares]
-        if batch.notes:
-            self._waiting.append(partial(add.append_table, NOTES, _notes(batch.notes)))
-        self._facts += batch.facts
-        self._figures.append(_figures(batch.t_ns, batch.quality, busy_share))
-        if len(self._figures) >= BATCHES:
-            self._queue_small()
+        figures = _figures(batch.t_ns, batch.quality, busy_share)
+        small = [(NOTES, _notes(batch.notes)), (FACTS, _facts(batch.facts)), (MONITOR, figures)]
+        self._waiting += [partial(add.append_table, *part) for part in small if part[1].num_rows]
         self._try(batch.t_ns)
-
-    def _queue_small(self) -> None:
-        small = [(MONITOR, _table(self._figures, _MONITOR)), (FACTS, _table(self._facts, _FACTS))]
-        self._waiting += [partial(self._appender.append_table, *part) for part in small if part[1].num_rows]
-        self._figures, self._facts = [], []
 
     def finish(self, t_ns: int) -> None:
         """Write everything that is left."""
-        self._queue_small()
         self._try(t_ns)
 
     def _try(self, t_ns: int) -> None:
@@ -101,13 +80,16 @@ class Store:
         self.close()
 
 
-def _table(rows: Sequence[Fact] | Sequence[Note] | Sequence[_Figures], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema)
+def _facts(facts: Sequence[Fact]) -> pa.Table:
+    columns = [[fact.t_ns for fact in facts], [fact.name for fact in facts], [fact.value for fact in facts]]
+    return pa.table(columns, _FACTS)
 
 
 def _notes(notes: Sequence[Note]) -> pa.Table:
-    return _table(notes, _NOTES)
+    return pa.table([[note.t_ns for note in notes], [note.text for note in notes]], _NOTES)
 
 
-def _figures(t_ns: int, quality: Quality, busy_share: float) -> _Figures:
-    return _Figures(**dataclasses.asdict(quality), t_ns=t_ns, busy_share=busy_share)
+def _figures(t_ns: int, quality: Quality, busy_share: float) -> pa.Table:
+    """How well the monitor kept its deadlines, and what it cost: one row."""
+    row = {"t_ns": t_ns, **dataclasses.asdict(quality), "busy_share": busy_share}
+    return pa.table([[row[name]] for name in _MONITOR.names], _MONITOR)

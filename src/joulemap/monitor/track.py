@@ -58,6 +58,8 @@ class Track:
         self._recent_ns = np.zeros(0, np.int64)
         self._failing = self._frozen = False
         self._counting = False  # a counter that moves, and nothing is wrong with it
+        self._opening = self._counter  # no part of a counter was handed over yet
+        self._steps = False  # readings between its updates were seen
 
     def saw(self, t_ns: int, value: float) -> None:
         """Take a reading. One that cannot be right counts as failed; one of the past is passed over."""
@@ -93,6 +95,8 @@ class Track:
         """The intervals since the last part; None where there are none."""
         if not self._energies_j:
             return None
+        if self._opening:
+            self._date_first()
         edges = np.asarray(self._edges, np.int64)
         energy_j, unknown = np.asarray(self._energies_j), np.zeros(len(edges) - 1, bool)
         unknown[self._unknown] = True
@@ -108,12 +112,29 @@ class Track:
             self._close(self._read_ns, 0.0, unknown=self._frozen)
         return self.take()
 
+    def lost(self, t_ns: int) -> None:
+        """Nobody could read it any more until now: what flowed since its last update is unknown."""
+        if self._edges and t_ns > self._edges[-1]:
+            self._close(t_ns, 0.0, unknown=True)
+            self._read_ns = t_ns
+
+    def _date_first(self) -> None:
+        """A counter that moves in steps had its last one before it was first read, and the energy until the
+        first step that was seen flowed since then: begin one step earlier, not at the first reading."""
+        self._opening = False
+        strides_ns = [self._declared_ns] if self._declared_ns else []
+        if len(self._edges) > 2:
+            strides_ns.append(self._edges[2] - self._edges[1])
+        if self._steps and strides_ns and 0 not in self._unknown:
+            self._edges[0] = min(self._edges[0], self._edges[1] - round(min(strides_ns)))
+
     def _add(self, t_ns: int, value: float) -> None:
         if not self._counter:
             self._close(t_ns, self._value * ((t_ns - self._edges[-1]) / NS_PER_S))
         elif value != self._value:
             self._count(t_ns, value)
         else:
+            self._steps = True
             self._look_for_frozen(t_ns)
         self._value = value
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from joulemap.devices import Domain
 from joulemap.monitor import monitor_pb2 as pb
+from joulemap.monitor.facts import Fact
 from joulemap.monitor.quality import Quality
-from joulemap.monitor.sampler import Batch, Fact
+from joulemap.monitor.sampler import Batch
 from joulemap.monitor.track import Note
 from joulemap.processes import ProcessShares
 from joulemap.traces import PowerTrace
