@@ -1,15 +1,23 @@
 """The estimate of CPU and memory energy: on a small /proc, and on the real one."""
 
+import csv
+import io
+import json
 import os
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
 
 from joulemap.errors import MeterError
 from joulemap.meters import estimate
 from joulemap.meters.cores import DEFAULT, PARTS, part_for, processor
 from joulemap.meters.estimate import EstimateMeter
+from joulemap.meters.readings import watch
+from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.traces import EventTrace, Steps
 
 S = 1_000_000_000
 TICK = os.sysconf("SC_CLK_TCK")
@@ -268,3 +276,45 @@ def test_on_this_machine_a_busy_process_costs_energy():
     assert cpu.read() > first
     for channel in (cpu, *rest):
         channel.close()
+
+
+@pytest.fixture(name="estimated", scope="module")
+def record_this_machine(tmp_path_factory):
+    """A recording of this machine's own estimate, with two events on its CPU."""
+    path = tmp_path_factory.mktemp("estimated") / "run.joulemap"
+    channels = EstimateMeter().open()
+    start_ns = time.time_ns()
+    traces = [readings.to_trace() for readings in watch(channels, 0.5)]
+    for channel in channels:
+        channel.close()
+    edges = start_ns + np.array([S // 10, S // 5, 3 * S // 10])
+    events = EventTrace.from_columns(
+        name=["a/MatMul", "b/Relu"], device=["CPU:0"] * 2, start_ns=edges[:2], end_ns=edges[1:], step=[0, 0]
+    )
+    with RecordingWriter.create(path, RecordingInfo(window_ns=(int(edges[0]), int(edges[-1])))) as writer:
+        writer.put_events(events)
+        writer.put_steps(Steps.from_columns(start_ns=edges[:1], end_ns=edges[-1:], traced=[True]))
+        for trace in traces:
+            writer.put_power(trace)
+        writer.finish()
+    return path
+
+
+def shown(path, *arguments):
+    command = [sys.executable, "-m", "joulemap", "show", str(path), "--all", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step"])
+def test_every_output_says_that_it_is_estimated(estimated, by):
+    content = json.loads(shown(estimated, "--by", by, "--json"))
+    assert [domain["provenance"] for domain in content["domains"]] == ["estimated"] * 2
+    assert all("roughly ±50 %" in domain["sensor"] for domain in content["domains"])
+    assert content["rows"]
+    assert {row["provenance"] for row in content["rows"]} == {"estimated"}
+    rows = list(csv.DictReader(io.StringIO(shown(estimated, "--by", by, "--csv"))))
+    assert len(rows) == len(content["rows"])
+    assert {row["provenance"] for row in rows} == {"estimated"}
+    table = shown(estimated, "--by", by)
+    assert "measured" not in table.replace("not measured", "")
+    assert "roughly ±50 %" in table

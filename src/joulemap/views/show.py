@@ -161,7 +161,12 @@ def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
 
 def _step_rows(footprint: Footprint) -> list[dict[str, Any]]:
     return [
-        {"step": step, "domain": account.domain.name, "energy_j": energy}
+        {
+            "step": step,
+            "domain": account.domain.name,
+            "energy_j": energy,
+            "provenance": account.domain.provenance,
+        }
         for account in footprint.accounts
         for step, energy in enumerate(account.step_j.tolist())
     ]
@@ -188,20 +193,19 @@ def _drawn(footprint: Footprint) -> float:
 
 def _idle_lines(footprint: Footprint) -> Iterator[Line]:
     """Each device's idle energy, and where steps are known, how much of it was waiting inside them."""
-    total = _drawn(footprint)
     for account in footprint.accounts:
-        if not account.idle_j:
-            continue
-        low, high = account.idle_interval_j(footprint.block_steps)
-        yield _idle_line(f"{account.domain.name} idle", 0, account.idle_j, low, high, total, account.idle_s)
-        outside = account.idle_outside_steps_j
-        if len(account.step_j) and SMALL * total < outside < account.idle_j:
-            half = (high - low) / 2
-            waiting = account.idle_j - outside
-            yield _idle_line(
-                "waiting inside steps", 1, waiting, max(waiting - half, 0), waiting + half, total
-            )
-            yield _idle_line("outside any step", 1, outside, max(outside - half, 0), outside + half, total)
+        for line in _idle_of(account, footprint.block_steps, _drawn(footprint)) if account.idle_j else ():
+            yield replace(line, provenance=account.domain.provenance)
+
+
+def _idle_of(account: Account, block_steps: NDArray[np.int64], total: float) -> Iterator[Line]:
+    low, high = account.idle_interval_j(block_steps)
+    yield _idle_line(f"{account.domain.name} idle", 0, account.idle_j, low, high, total, account.idle_s)
+    outside = account.idle_outside_steps_j
+    if len(account.step_j) and SMALL * total < outside < account.idle_j:
+        half, waiting = (high - low) / 2, account.idle_j - outside
+        yield _idle_line("waiting inside steps", 1, waiting, max(waiting - half, 0), waiting + half, total)
+        yield _idle_line("outside any step", 1, outside, max(outside - half, 0), outside + half, total)
 
 
 def _idle_line(
@@ -214,7 +218,7 @@ def _idle_line(
     idle_s: float | None = None,
 ) -> Line:
     share = energy_j / total_j if total_j else 0.0
-    return Line(label, "", depth, energy_j, low_j, high_j, share, idle_s, None, provenance="measured")
+    return Line(label, "", depth, energy_j, low_j, high_j, share, idle_s, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +369,7 @@ def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
     energy = np.sum([account.step_j for account in footprint.accounts], axis=0)
     half = 1.96 * np.sqrt(np.sum([account.step_rms_j() ** 2 for account in footprint.accounts], axis=0))
     total = float(energy.sum())
+    estimated = any(account.domain.provenance == "estimated" for account in footprint.accounts)
     lines = [
         Line(
             label=f"step {step}",
@@ -376,6 +381,7 @@ def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
             share=joules / total if total else 0.0,
             active_s=None,
             calls=None,
+            provenance="estimated" if estimated else "measured",
             spread=False,
         )
         for step, (joules, width) in enumerate(zip(energy.tolist(), half.tolist(), strict=True))
