@@ -19,7 +19,9 @@ from joulemap.meters import Meter
 from joulemap.meters.gpu import Beside, Pictured, Program
 from joulemap.meters.nvml import NvmlMeter
 from joulemap.meters.schedule import Every, Updates
+from joulemap.monitor.sampler import Batch, Sampler
 from joulemap.monitor.track import Track
+from joulemap.monitor.waiter import PipeWaiter
 
 
 class NVMLError(Exception):
@@ -267,6 +269,26 @@ def test_instant_power_is_for_pictures_and_no_channel() -> None:
     assert [channel.quantity for channel in channels] == ["energy_j", "power_w", "energy_j"]
     assert meter.pictures() == {"GPU:0 instant_power_w": 120.5}
     assert not any("instant" in name for name in meter.facts())
+
+
+def test_pictures_become_facts_ten_times_as_often_and_never_energy() -> None:
+    sampler = Sampler([NvmlMeter(FakeNvml(), environment={})])
+    sampler.batch_every_ns = 50_000_000
+    waiter, batches = PipeWaiter(), list[Batch]()
+
+    def count(name: str) -> int:
+        return sum(fact.name == name for batch in batches for fact in batch.facts)
+
+    def hand_over(batch: Batch) -> None:
+        batches.append(batch)
+        if count("GPU:0 temperature_c") >= 2 or len(batches) > 400:
+            waiter.stop()
+
+    sampler.run(waiter, hand_over)
+    waiter.close()
+    assert count("GPU:0 instant_power_w") > count("GPU:0 temperature_c") >= 2
+    assert [domain.name for domain in sampler.domains] == ["GPU:0"]
+    assert all("instant" not in part.domain.sensor for batch in batches for part in batch.power)
 
 
 def test_every_reading_of_a_card_can_be_looked_at() -> None:
