@@ -195,3 +195,14 @@ def test_an_estimated_domain_makes_every_number_estimated():
     footprint = attribute(events, guessed)
     assert {record["provenance"] for record in footprint.to_records()} == {"estimated"}
     assert {record["provenance"] for record in footprint.rollup(keep=()).to_records()} == {"estimated"}
+
+
+def test_one_execution_metered_in_two_domains_ran_once() -> None:
+    events = EventTrace.from_columns(name=["a", "a"], device="CPU:0", start_ns=[0, 2 * S], end_ns=[S, 3 * S])
+    domains = [Domain("package", "CPU:0"), Domain("DRAM", "CPU:0")]
+    power = [PowerTrace(domain, [0, 4 * S], [40.0]) for domain in domains]
+    footprint = attribute(events, power)
+    [node] = footprint.tree().children
+    assert node.energy_j == pytest.approx(40.0)
+    assert node.active_s == pytest.approx(2.0)
+    assert node.calls == 2

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from joulemap.accounting import Footprint, Rule, attribute
+from joulemap.recorder.recover import recovered
 from joulemap.recording import Recording
 from joulemap.recording.folder import EVENTS
 from joulemap.traces import PowerTrace, Steps
 
 
 def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
-    """Open a recording. ``salvage`` goes on with what is left of a damaged one."""
-    return Recording.open(path, salvage=salvage)
+    """Open a recording, finishing it first where its recorder was killed. ``salvage`` goes on with what is
+    left of a damaged one."""
+    return recovered(Path(path), salvage)
 
 
 def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact") -> Footprint:

@@ -115,6 +115,8 @@ def _summarise(path: Path) -> None:
         show(load(path), out=out)
     except JoulemapError as error:
         _complain(error)
+    except Exception as error:  # noqa: BLE001 - the program's exit code comes first
+        _complain(JoulemapError(f"The summary failed: {error!r}.", "Please report this: it is a bug."))
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
     for more in ("", " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)

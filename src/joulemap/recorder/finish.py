@@ -26,7 +26,7 @@ from joulemap.recording.info import Status
 from joulemap.traces import EventTrace
 from joulemap.units import fmt_share
 
-REGIONS, SESSIONS = "regions", "sessions"
+REGIONS, SESSIONS, TRACING = "regions", "sessions", "tracing"
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "
     "joulemap must be installed for the Python that runs the program."
@@ -73,7 +73,7 @@ def finish(
     writer.update(
         warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
         versions={**writer.info.versions, **story.versions},
-        extra={**writer.info.extra, "tracing": {"budget": overhead, "share": story.tracing_share}},
+        extra={**writer.info.extra, TRACING: {"budget": overhead, "share": story.tracing_share}},
     )
     status: Status = "interrupted" if story.end_ns is None else "complete"
     writer.finish(status, window_ns)

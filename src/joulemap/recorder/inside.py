@@ -36,9 +36,10 @@ class Inside:
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
         self._adapters: dict[str, Adapter] = {}
+        self._imported: set[str] = set()
         self._attached: set[str] = set()
         self._slicer: Slicer | None = None
-        self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._imported)
+        self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._hear_of)
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
@@ -78,9 +79,11 @@ class Inside:
         self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
         self._journal.close()
 
-    def _imported(self, module: str) -> None:
+    def _hear_of(self, module: str) -> None:
+        """A module was imported to its end; a framework is hooked into when it is there itself."""
+        self._imported.add(module)
         for framework in FRAMEWORKS:
-            if module in framework.watches and framework.name in sys.modules:
+            if module in framework.watches and framework.name in self._imported:
                 self._safely(framework.name, partial(self._attach, framework))
 
     def _attach(self, framework: Framework) -> None:
@@ -90,7 +93,7 @@ class Inside:
             self._sessions.add(self._adapters[framework.name])
             self._start_slicer()
         for module in framework.watches:
-            if module in sys.modules and module not in self._attached:
+            if module in self._imported and module not in self._attached:
                 self._attached.add(module)
                 self._adapters[framework.name].attach(module, self._clock)
                 version = getattr(sys.modules[module], "__version__", "")
@@ -98,7 +101,7 @@ class Inside:
 
     def _start_slicer(self) -> None:
         if self._slicer is None and self._clock.budget.may_ever_slice:
-            self._slicer = Slicer(self._clock, self.now_ns)
+            self._slicer = Slicer(self._clock)
             self._slicer.start()
 
     def _safely(self, name: str, action: Callable[[], None]) -> None:

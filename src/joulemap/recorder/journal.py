@@ -5,6 +5,7 @@ One file, appended to by one process: whatever kills the program, the lines befo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -26,6 +27,8 @@ class Journal:
         self._handle: int | None = os.open(
             self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
+        with suppress(OSError):
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is being written, as long as it is
         self._lines: list[str] = []
         self._flushed_s = time.monotonic()
         self._torn = False

@@ -77,9 +77,9 @@ class record:  # noqa: N801 - reads as the verb it is
 
     def load(self) -> Recording:
         """What was recorded, once the block has been left."""
-        from joulemap.api import load
+        from joulemap.recording import Recording
 
-        return load(self.path)
+        return Recording.open(self.path)
 
     def __fspath__(self) -> str:
         return str(self.path)

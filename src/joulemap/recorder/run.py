@@ -18,6 +18,8 @@ from joulemap.recorder.settings import Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
 
+_REPORT = "What was recorded is kept. Please report this: it is a bug in joulemap."
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -53,4 +55,6 @@ def run(
             finish(writer, ended_ns, how=how_it_ended(code), overhead=overhead, progress=progress)
     except JoulemapError as error:
         return Ran(path, code, error)
+    except Exception as error:  # noqa: BLE001 - the program's exit code comes first, whatever happens to us
+        return Ran(path, code, JoulemapError(f"The recording could not be finished: {error!r}.", _REPORT))
     return Ran(path, code)

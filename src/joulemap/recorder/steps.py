@@ -18,7 +18,7 @@ UNTRACED, TRACED, COMPILED = 0, 1, 2
 """How a step was seen, as the journal has it."""
 
 SLICE = "slice"
-SLICE_S, PATIENCE_S, LOOK_S = 0.1, 3.0, 0.25
+SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look."""
 
 
@@ -35,9 +35,11 @@ class StepClock:
         self._start_ns = 0
         self._compiled = False
         self._count = 0
-        self._to_trace = 0
+        self._to_trace = self._traced = 0
         self._labels: list[str] = []
         self._slow_down_s = 0.0
+        self._slice_ns: int | None = None
+        self._border_ns = now_ns()
         self._off = False
 
     @property
@@ -77,7 +79,7 @@ class StepClock:
         """No more steps; a session that is open is closed."""
         with self._lock:
             self._off = True
-            if self._sessions.open:
+            if not self._end_slice() and self._sessions.open:
                 self._end_session()
 
     def abandon(self) -> None:
@@ -87,6 +89,7 @@ class StepClock:
 
     def _open(self, label: str) -> None:
         self._label, self._compiled = label, False
+        self._end_slice()
         if not self._sessions.open and self._sessions.possible:
             steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
             if steps and self._sessions.start():
@@ -102,9 +105,11 @@ class StepClock:
         )
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
         self._write(self._start_ns, end_ns, self._label, seen)
+        self._border_ns = end_ns
         if traced:
-            self._labels.append(self._label)
-            if len(self._labels) >= self._to_trace:
+            self._traced += 1
+            self._labels += [self._label] * (not self._compiled)
+            if self._traced >= self._to_trace or self._compiled:
                 self._end_session()
 
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
@@ -112,41 +117,44 @@ class StepClock:
         self._journal.put("step", [start_ns, end_ns, label, seen])
 
     def _end_session(self) -> None:
-        cost = self._sessions.stop(len(self._labels), self._slow_down_s)
+        cost = self._sessions.stop(self._traced, self._slow_down_s)
         self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
-        self._labels, self._to_trace, self._slow_down_s = [], 0, 0.0
+        self._labels, self._traced, self._to_trace, self._slow_down_s = [], 0, 0, 0.0
 
-    def slice(self, until_ns: int) -> bool:
-        """Trace the time until then, where no step is open and the budget allows; True where it did."""
+    def slice(self) -> None:
+        """Trace a slice of time, where there has been no step for long and the budget allows it."""
         with self._lock:
-            allowed = self.budget.slice_to_trace(self._now_ns() / 1e9)
-            if self._off or self._owner is not None or not allowed or not self._sessions.start():
-                return False
-            start_ns = self._now_ns()
-        time.sleep(max(until_ns - start_ns, 0) / 1e9)
+            now_ns = self._now_ns()
+            waited = now_ns - self._border_ns > PATIENCE_S * 1e9 and self._owner is None
+            allowed = waited and self._sessions.possible and self.budget.slice_to_trace(now_ns / 1e9)
+            if self._off or not allowed or not self._sessions.start():
+                return
+            self._slice_ns = self._now_ns()
+        time.sleep(SLICE_S)
         with self._lock:
-            if self._off or not self._sessions.open or self._owner is not None:
-                return False
-            self._labels = [SLICE]
-            self._write(start_ns, self._now_ns(), SLICE, TRACED)
-            self._end_session()
+            self._end_slice()
+
+    def _end_slice(self) -> bool:
+        """Close the slice that is open, if any: its time is over, or a step begins."""
+        if self._slice_ns is None:
+            return False
+        self._write(self._slice_ns, self._now_ns(), SLICE, TRACED)
+        self._slice_ns, self._labels, self._traced = None, [SLICE], 1
+        self._end_session()
         return True
 
 
 class Slicer(threading.Thread):
-    """Slices the time of a program that uses a framework and has no steps; gives up at the first step."""
+    """Slices the time of a program that uses a framework and has no steps, or none for long."""
 
-    def __init__(self, clock: StepClock, now_ns: Callable[[], int]) -> None:
+    def __init__(self, clock: StepClock) -> None:
         super().__init__(name="joulemap-slices", daemon=True)
-        self._clock, self._now_ns = clock, now_ns
+        self._clock = clock
         self._over = threading.Event()
-        self._sliced = 0
 
     def run(self) -> None:
-        if self._over.wait(PATIENCE_S):
-            return
-        while not self._over.wait(LOOK_S) and self._clock.count == self._sliced:
-            self._sliced += self._clock.slice(self._now_ns() + round(SLICE_S * 1e9))
+        while not self._over.wait(LOOK_S):
+            self._clock.slice()
 
     def stop(self) -> None:
         self._over.set()

@@ -59,7 +59,7 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     if with_bars:
         columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
     columns += [(phase, [_joules(line.phases.get(phase)) for line in lines]) for phase in phases]
-    if with_times:
+    if with_times and lines:
         columns += zip(
             ("power", "time", "calls"), map(list, zip(*map(_times, lines), strict=True)), strict=True
         )
@@ -176,6 +176,6 @@ def _footnotes(answer: Answer) -> list[str]:
         "apportioned": f"apportioned: measured by the meter, shared out by time{update}.",
         "calibrated": "calibrated: measured by the meter, shared out by each operation's own energy.",
         "projected": "projected: measured in every step, shared out as in the traced steps.",
-        "estimated": "estimated: not read off a meter.",
+        "estimated": "estimated: not read off a meter, and rough: the level may be off by half.",
     }
     return notes + [meaning[word] for word in meaning if word in words]

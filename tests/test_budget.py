@@ -1,0 +1,103 @@
+"""What is traced, and that it stays within what was allowed: runs of programs, played on paper."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulemap.recorder.budget import MOST_STEPS, WARM_UP, Budget, Cost, Plan
+
+
+def play(
+    plan: Plan,
+    step_s: float,
+    steps: int,
+    *,
+    slow_down: float = 0.1,
+    start_s: float = 0.0003,
+    stop_s: float = 0.012,
+    label: str = "train",
+) -> tuple[Budget, list[int], float]:
+    """A run of equal steps: the budget, the numbers of the traced steps, and when it ended."""
+    budget, now_s, traced = Budget(plan, 0.0), 5.0, list[int]()
+    left, cost = 0, Cost()
+    for number in range(steps):
+        if not left:
+            left = budget.steps_to_trace(label, number, now_s)
+            if left:
+                cost = Cost(start_s=start_s)
+                now_s += start_s
+        took_s = step_s * (1 + slow_down * bool(left))
+        now_s += took_s
+        cost.slow_down_s += budget.step_ended(label, took_s, traced=bool(left), compiled=number == 0)
+        if left:
+            traced.append(number)
+            left -= 1
+            if not left:
+                cost.stop_s = stop_s
+                now_s += stop_s
+                budget.session_ended([label], cost, now_s)
+    return budget, traced, now_s
+
+
+@given(
+    step_s=st.floats(1e-4, 5.0),
+    steps=st.integers(50, 2000),
+    overhead=st.floats(0.001, 0.2),
+    stop_s=st.floats(1e-4, 0.5),
+    slow_down=st.floats(0.0, 0.5),
+)
+def test_the_budget_holds_but_for_the_one_session_that_is_always_held(
+    step_s: float, steps: int, overhead: float, stop_s: float, slow_down: float
+) -> None:
+    budget, traced, end_s = play(Plan(overhead), step_s, steps, stop_s=stop_s, slow_down=slow_down)
+    first_s = 0.0003 + slow_down * step_s + stop_s
+    dearer = MOST_STEPS * slow_down * step_s  # a session may take five steps where the one before took one
+    assert budget.spent.total_s <= overhead * end_s + first_s + dearer
+    assert traced
+
+
+def test_warm_up_is_left_alone_and_the_first_session_comes_right_after_it() -> None:
+    _, traced, _ = play(Plan(), 0.3, 100)
+    assert traced[0] == 1 + WARM_UP  # the first one compiled
+
+
+def test_a_long_run_is_traced_all_along_but_ever_more_rarely() -> None:
+    budget, traced, _ = play(Plan(), 0.1, 50_000)
+    assert 20 < budget.sessions < 400
+    assert traced[-1] > 45_000
+    halves = sum(number < 25_000 for number in traced), sum(number >= 25_000 for number in traced)
+    assert halves[0] > halves[1] > 0
+
+
+def test_short_steps_share_a_session_and_long_ones_have_one_each() -> None:
+    _, short, _ = play(Plan(), 0.005, 3000)
+    assert short[1] - short[0] > 1  # the first session takes one step: nobody knows yet what it costs
+    assert short[1:6] == list(range(short[1], short[1] + MOST_STEPS))
+    _, long, _ = play(Plan(), 0.5, 3000)
+    assert all(after - before > 1 for before, after in pairwise(long))
+
+
+def test_nothing_everything_or_exactly_these() -> None:
+    assert play(Plan(0.0), 0.1, 50)[1] == []
+    assert play(Plan(trace_all=True), 0.1, 50)[1] == list(range(50))
+    assert play(Plan(steps=((3, 4), (20, 31))), 0.1, 50)[1] == [3, 4, *range(20, 32)]
+
+
+def test_each_kind_of_step_is_seen() -> None:
+    budget, now_s = Budget(Plan(), 0.0), 100.0
+    for label in ("train", "test"):
+        for _ in range(WARM_UP):
+            assert not budget.steps_to_trace(label, 0, now_s)
+            budget.step_ended(label, 0.1, traced=False, compiled=False)
+        assert budget.steps_to_trace(label, 0, now_s) == 1
+        budget.session_ended([label], Cost(stop_s=50.0), now_s)  # far beyond the budget
+        assert not budget.steps_to_trace(label, 0, now_s)
+
+
+def test_what_it_cost_is_a_share_of_the_time_without_it() -> None:
+    budget = Budget(Plan(), 10.0)
+    budget.session_ended(["train"], Cost(0.1, 0.2, 0.7), 50.0)
+    assert budget.share(111.0) == 1.0 / 100.0

@@ -1,0 +1,219 @@
+"""The program's side of a recording, with a framework that does what it is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import joulemap
+from joulemap.errors import InputError
+from joulemap.frameworks.adapter import StepListener, TracerBusy
+from joulemap.recorder.between import in_order, named_spans, steps_table, with_slices_between
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.imports import ImportWatch
+from joulemap.recorder.journal import JOURNAL, Journal, read_journal
+from joulemap.recorder.sessions import MOST_FAILURES, Sessions
+from joulemap.recorder.steps import COMPILED, SLICE, TRACED, UNTRACED, StepClock
+
+
+class Tracer:
+    """A framework's adapter that writes down what is asked of it."""
+
+    name, watches = "fake", ("fake",)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.problems: list[str] = []
+        self.said: list[str] = []
+        self.error = error
+
+    def attach(self, module: str, steps: StepListener) -> None:
+        self.said.append(f"attach {module}")
+
+    def start(self, folder: Path) -> None:
+        if self.error:
+            raise self.error
+        self.said.append(f"start {folder.name}")
+
+    def stop(self) -> None:
+        self.said.append("stop")
+
+    def detach(self) -> None:
+        self.said.append("detach")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path)
+    yield made
+    made.close()
+
+
+def clock(journal: Journal, plan: Plan, tracer: Tracer | None = None) -> StepClock:
+    sessions = Sessions(journal.path.parent, journal, time.time_ns)
+    if tracer is not None:
+        sessions.add(tracer)
+    return StepClock(plan, sessions, journal, time.time_ns)
+
+
+def heard(journal: Journal, what: str) -> list[object]:
+    journal.flush()
+    return [content for kind, content in read_journal(journal.path.parent) if kind == what]
+
+
+def steps_of(journal: Journal) -> list[tuple[str, int]]:
+    return [(str(step[2]), int(step[3])) for step in heard(journal, "step")]  # type: ignore[index]
+
+
+def test_a_step_inside_a_step_is_part_of_it(journal: Journal) -> None:
+    steps = clock(journal, Plan())
+    steps.begin("train")
+    steps.begin("call")
+    steps.end()
+    steps.end()
+    steps.end()  # one too many does no harm
+    assert steps_of(journal) == [("train", UNTRACED)]
+
+
+def test_steps_of_other_threads_meanwhile_are_passed_over(journal: Journal) -> None:
+    steps = clock(journal, Plan())
+    steps.begin("train")
+    other = threading.Thread(target=lambda: (steps.begin("other"), steps.end()))
+    other.start()
+    other.join()
+    steps.end()
+    assert steps_of(journal) == [("train", UNTRACED)]
+
+
+def test_sessions_open_and_close_at_the_borders_of_steps(journal: Journal) -> None:
+    tracer = Tracer()
+    steps = clock(journal, Plan(steps=((1, 2), (4, 4))), tracer)
+    for number in range(6):
+        steps.begin("train")
+        if number == 0:
+            steps.compiled()
+        steps.end()
+    assert tracer.said == ["start 0", "stop", "start 1", "stop"]
+    assert [seen for _, seen in steps_of(journal)] == [COMPILED, TRACED, TRACED, UNTRACED, TRACED, UNTRACED]
+
+
+def test_a_tracer_that_fails_is_noted_once_and_left_alone_in_the_end(journal: Journal) -> None:
+    tracer = Tracer(TracerBusy("TensorBoard is tracing.", "Metering goes on."))
+    steps = clock(journal, Plan(trace_all=True), tracer)
+    for _ in range(MOST_FAILURES + 2):
+        steps.begin("train")
+        steps.end()
+    assert heard(journal, "warning") == [
+        "fake could not be traced: TensorBoard is tracing. Metering goes on."
+    ]
+    assert {seen for _, seen in steps_of(journal)} == {UNTRACED}
+
+
+def test_a_step_that_begins_ends_the_slice_before_it(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer = Tracer()
+    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", -1.0)
+    monkeypatch.setattr("joulemap.recorder.steps.SLICE_S", 30.0)
+    asleep, over = threading.Event(), threading.Event()
+    monkeypatch.setattr("joulemap.recorder.steps.time.sleep", lambda _: (asleep.set(), over.wait()))
+    steps = clock(journal, Plan(), tracer)
+    slicer = threading.Thread(target=steps.slice)
+    slicer.start()
+    asleep.wait()
+    steps.begin("train")
+    assert tracer.said == ["start 0", "stop"]
+    steps.end()
+    over.set()
+    slicer.join()
+    assert steps_of(journal) == [(SLICE, TRACED), ("train", UNTRACED)]
+
+
+def test_a_torn_line_at_the_end_costs_only_itself(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.put("step", [1, 2, "train", 0])
+    journal.close()
+    with (tmp_path / JOURNAL).open("a") as file:
+        file.write('["step", [3, 4, "tr')
+    assert list(read_journal(tmp_path)) == [("step", [1, 2, "train", 0])]
+
+
+def test_a_full_disk_does_not_trouble_the_program(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).symlink_to("/dev/full")
+    journal = Journal(tmp_path)
+    journal.put("step", [1, 2, "train", 0])
+    journal.close()
+
+
+def test_importing_a_watched_module_is_noticed_and_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "watched_one.py").write_text("inside = __loader__, __spec__.loader")
+    (tmp_path / "watched_bad.py").write_text("raise ImportError('no')")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[str] = []
+    watch = ImportWatch(["watched_one", "watched_bad", "json"], seen.append)
+    watch.start()
+    try:
+        import watched_one  # type: ignore[import-not-found]
+
+        with pytest.raises(ImportError, match="no"):
+            __import__("watched_bad")
+        with pytest.raises(ModuleNotFoundError):
+            __import__("watched_missing")
+    finally:
+        watch.stop()
+        sys.modules.pop("watched_one", None)
+    assert seen == ["json", "watched_one"]
+    assert all(type(loader).__name__ == "SourceFileLoader" for loader in watched_one.inside)
+    assert watch not in sys.meta_path
+
+
+def test_steps_that_overlap_or_leave_the_window_are_cut() -> None:
+    kept = in_order([(50, 70, "b", 0), (0, 60, "a", 0), (65, 200, "c", 0), (300, 400, "d", 0)], (10, 100))
+    assert kept == [(10, 60, "a", 0), (60, 70, "b", 0), (70, 100, "c", 0)]
+
+
+def test_slices_stand_for_the_time_around_them() -> None:
+    steps = [(10, 20, "train", UNTRACED), (50, 60, SLICE, TRACED), (80, 90, SLICE, TRACED)]
+    filled = with_slices_between(steps, 100)
+    assert [step[:2] for step in filled] == [(10, 20), (50, 60), (60, 80), (80, 90), (90, 100)]
+    assert steps_table(filled).traced.tolist() == [False, True, False, True, False]
+
+
+def test_all_time_without_a_step_has_a_name() -> None:
+    steps = [(20, 30, "train", COMPILED), (40, 50, "train", TRACED)]
+    session = {"opened_ns": 35, "started_ns": 38, "closing_ns": 50, "closed_ns": 55}
+    spans = named_spans(steps, [session], (0, 100))
+    found = {
+        (name, start, end)
+        for name, start, end in zip(spans.name, spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True)
+    }
+    assert found == {
+        ("(start-up)", 0, 20),
+        ("(compilation)", 20, 30),
+        ("(between steps)", 30, 40),
+        ("(tracing)", 35, 38),
+        ("(tracing)", 50, 55),
+        ("(after the last step)", 50, 100),
+    }
+
+
+def test_recording_this_process_in_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "here.joulemap"
+    with joulemap.record(path) as recording:
+        with joulemap.step("work"):
+            sum(range(10_000_000))
+        with pytest.raises(InputError, match="recorded already"), joulemap.record(tmp_path / "two.joulemap"):
+            pass
+    footprint = joulemap.account(recording.load())
+    footprint.check()
+    assert footprint.measured_j > 0
+    assert recording.load().info.status == "complete"
+    assert not (path / "raw").exists()
+    assert json.loads((path / "recording.json").read_text())["host"]["machine"]
