@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,6 +250,12 @@ def test_the_table_is_of_named_parts_that_draw_what_cores_draw():
     assert watts[0] < DEFAULT.busy_core_w < watts[-1]
     assert processor("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n") == "ARM 0xd4f"
     assert processor("") == "unknown processor"
+
+
+def test_the_table_is_in_the_documentation():
+    page = (Path(__file__).parents[1] / "docs" / "meters.md").read_text()
+    for part in (*PARTS, DEFAULT):
+        assert f"| {part.which} | {part.tdp_w:g} W | {part.cores} | {part.busy_core_w:.1f} W |" in page
 
 
 def test_facts_explain_the_energy(proc):

@@ -47,7 +47,7 @@ class Finding:
     default=8.0,
     show_default=True,
     metavar="S",
-    help="How long to watch each sensor for --characterise.",
+    help="How long to watch each device for --characterise.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of tables.")
 @click.pass_context
