@@ -9,6 +9,7 @@ from pathlib import Path
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.meters import Probe
+from joulemap.meters.rapl import RaplMeter
 from joulemap.meters.remote import RemoteMeter
 from joulemap.meters.schedule import Every
 
@@ -159,3 +160,8 @@ def meters_from_environment():
 def remote_meters():
     """Those of the monitor that the environment names."""
     return [RemoteMeter()]
+
+
+def rapl_meters(root):
+    """RAPL's own meter on a tree of files; it keeps their descriptors."""
+    return [RaplMeter(Path(root))]
