@@ -108,7 +108,7 @@ class Watcher:
         after_ns = time.monotonic_ns()
         changed = not rows or value != rows[-1].value
         channel.schedule.saw(before_ns, after_ns, changed)
-        stamp = getattr(channel.schedule, "stamp_ns", _middle) if changed and rows else _middle
+        stamp = channel.schedule.stamp_ns if changed and rows else _middle
         stamp_ns = stamp(before_ns, after_ns) + self._epoch_ns
         rows.append(_Row(before_ns + self._epoch_ns, after_ns + self._epoch_ns, stamp_ns, value))
 

@@ -19,7 +19,7 @@ from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S, fmt_seconds
 
 HANGS_NS = 2 * NS_PER_S
-"""A reading that takes this long hangs."""
+"""A reading that takes this long hangs. Nobody knows when its value was taken, so the next one counts."""
 
 
 class _Reader:
@@ -99,7 +99,11 @@ class Family:
         else:
             after_ns = offset_ns + monotonic_ns()
             with self._lock:
-                reader.take(value, before_ns, after_ns)
+                if after_ns - before_ns > HANGS_NS:
+                    self._tally.failed += 1
+                    reader.due_ns = reader.next_ns(after_ns)
+                else:
+                    reader.take(value, before_ns, after_ns)
                 if due_ns is not None:
                     self._tally.late(before_ns - due_ns, reader.apart_ns)
         self._reading = None

@@ -208,14 +208,9 @@ class Sampler:
         ahead_ns = self.timeline.system_ahead_ns()
         moved_ns, self._ahead_ns = ahead_ns - self._ahead_ns, ahead_ns
         if abs(moved_ns) > STEP_NS:
-            way = "forward" if moved_ns > 0 else "back"
-            self._notes.append(
-                Note(
-                    t_ns,
-                    f"The system clock was set {way} by {fmt_seconds(abs(moved_ns) / NS_PER_S)}; "
-                    "the power goes on by the clock of the start.",
-                )
-            )
+            way, by = "forward" if moved_ns > 0 else "back", fmt_seconds(round(abs(moved_ns) / NS_PER_S, 2))
+            text = f"The system clock was set {way} by {by}; the power goes on by the clock of the start."
+            self._notes.append(Note(t_ns, text))
 
 
 def _read_all(lanes: Sequence[Lane]) -> None:
