@@ -8,7 +8,8 @@ import pytest
 
 from joulemap.errors import InputError
 from joulemap.frameworks import read_trace
-from joulemap.frameworks.tf_names import Node, input_name, qualified_names
+from joulemap.frameworks.tensorflow.dataflow import Node, input_name
+from joulemap.frameworks.tensorflow.names import places
 
 DATA = Path(__file__).parent / "data"
 TIMELINE = DATA / "tf-timeline.json.gz"
@@ -217,9 +218,7 @@ def test_a_timeline_without_work_is_refused(tmp_path):
 
 
 def names(**nodes):
-    return qualified_names(
-        {name.replace("__", "/"): Node(op, inputs) for name, (op, inputs) in nodes.items()}
-    )
+    return places({name.replace("__", "/"): Node(op, inputs) for name, (op, inputs) in nodes.items()})
 
 
 def test_inputs_name_nodes():

@@ -14,7 +14,7 @@ from joulemap.errors import InputError
 from joulemap.frameworks.chrome import ChromeTrace, Event, arguments
 from joulemap.frameworks.imported import ImportedTrace, describe
 from joulemap.frameworks.kineto import KinetoTrace, trace_of
-from joulemap.frameworks.tf_timeline import COMPUTE, TimelineFiles
+from joulemap.frameworks.tensorflow.timeline import COMPUTE, TimelineFiles
 from joulemap.frameworks.torch_chrome import CATEGORIES, TorchEvents
 from joulemap.program import Program
 from joulemap.traces import EventTrace, Steps

@@ -26,6 +26,7 @@ _HALVES = (
 )
 """How to close the gaps between groups of seven bits: the lower of each pair stays, the upper moves down."""
 _LONGEST_VARINT = 10
+_MORE = 0x80
 _FIXED = {FIXED64: 8, FIXED32: 4}
 
 
@@ -68,10 +69,12 @@ def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Fiel
 
 def varint(data: bytes, start: int, end: int) -> tuple[int, int]:
     """A number of variable length at ``start``, and where the next thing starts."""
+    if start < end and data[start] < _MORE:  # nearly all are that small
+        return data[start], start + 1
     value = 0
     for place, byte in enumerate(data[start : min(start + _LONGEST_VARINT, end)]):
         value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
+        if byte < _MORE:
             return value, start + place + 1
     raise Torn("a number does not end")
 

@@ -56,7 +56,9 @@ class Role(IntEnum):
     STOP = 14
     TASK = 15
     """A pool's thread works off what was handed to the pool; made of START and STOP."""
-    RANGE = 16
+    KERNEL = 16
+    """Work on a GPU."""
+    RANGE = 17
     """Anything else: the user's own ranges, and what newer versions add."""
 
 
@@ -70,10 +72,15 @@ _EXACT = {
 } | dict.fromkeys(_NO_WORK, Role.LEFT_OUT)
 
 
-def node_and_op(described: Described) -> tuple[str, str] | None:
-    """``layer/MatMul`` and ``MatMul`` of ``layer/MatMul:MatMul``; None for what is no graph's node."""
-    node, colon, op = described.name.rpartition(":")
-    return (node, op) if colon and node and op == described.display and not node.endswith(":") else None
+def node_and_op(name: str, display: str | None = None) -> tuple[str, str] | None:
+    """``layer/MatMul`` and ``MatMul`` of ``layer/MatMul:MatMul``; None for what is no graph's node.
+
+    ``display`` is the operation's type once more, where the profile has that.
+    """
+    node, _, op = name.rpartition(":")
+    if not node or not op or node.endswith(":") or (display is not None and display != op):
+        return None
+    return node, op
 
 
 def role(described: Described) -> Role:
@@ -101,7 +108,7 @@ def _eager_role(op: str) -> Role:
 def _working_role(described: Described) -> Role:
     if described.name in _WAITS:
         return Role.GLUE
-    if node_and_op(described):
+    if node_and_op(described.name, described.display):
         return Role.NODE
     if _DATA.match(described.name):
         return Role.DATA

@@ -50,13 +50,18 @@ def read_space(path: Path, progress: Callable[[float], None] | None = None) -> S
             if plane.name == HOST or plane.name.startswith(GPU)
         }
     except Torn as error:
-        raise InputError(
-            f"{path} is no whole XPlane file: {error}.",
-            "Copy it again, or record again and let the profiler stop before the program ends.",
-        ) from error
+        raise damaged(path, error) from error
     if not planes:
         raise InputError(f"{path} holds no profile.", "Give the .xplane.pb file that the profiler wrote.")
     return Space(path, start_ns, planes, events)
+
+
+def damaged(path: Path, error: Torn) -> InputError:
+    """What to say of a file that is not whole."""
+    return InputError(
+        f"{path} is no whole XPlane file: {error}.",
+        "Copy it again, or record again and let the profiler stop before the program ends.",
+    )
 
 
 def _content(path: Path) -> bytes:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from joulemap.errors import InputError
 from joulemap.frameworks.chrome import BROKEN, LAST_NS, Event, arguments, nanoseconds
 from joulemap.frameworks.imported import ImportedTrace
-from joulemap.frameworks.tf_names import RUNTIME, Node, input_name, qualified_names
+from joulemap.frameworks.tensorflow.dataflow import Node, input_name
+from joulemap.frameworks.tensorflow.names import RUNTIME, Place, places
 from joulemap.labels import Labels
 from joulemap.program import Program
 from joulemap.traces import EventTrace, Int64, Steps
@@ -119,12 +120,12 @@ class TimelineFiles:
 
     def trace(self) -> ImportedTrace:
         """Events, one step per file in order of time, and the graph as far as it was run."""
-        named = qualified_names(self._nodes)
+        named = places(self._nodes)
         files = sorted(self._files, key=lambda file: file.start_ns)
         parts = [self._events(file, step, named) for step, file in enumerate(files)]
-        operations = {named[name][0]: node.op for name, node in self._nodes.items()}
+        operations = {named[name].name: node.op for name, node in self._nodes.items()}
         edges = (
-            (named[source][0], named[name][0])
+            (named[source].name, named[name].name)
             for name, node in self._nodes.items()
             for source in node.inputs
             if source in named
@@ -138,21 +139,21 @@ class TimelineFiles:
             self._notes(repeats),
         )
 
-    def _events(self, file: _File, step: int, named: Mapping[str, tuple[str, str]]) -> EventTrace:
+    def _events(self, file: _File, step: int, named: Mapping[str, Place]) -> EventTrace:
         work = [process or _NO_PROCESS for process in file.processes]
         rows = file.rows[_once(file.rows, np.array([process.stream for process in work]))]
         node = Labels(rows[:, 0].astype(np.int32), tuple(self._codes))
         process = Labels(rows[:, 1].astype(np.int32), tuple(str(number) for number in range(len(work))))
         kind = process.mapped([process.kind for process in work])
-        glue = np.array([named[word][0].startswith(RUNTIME) for word in node.words])[node.codes]
+        glue = np.array([named[word].name.startswith(RUNTIME) for word in node.words])[node.codes]
         return EventTrace.from_columns(
-            name=node.mapped([named[word][0] for word in node.words]),
+            name=node.mapped([named[word].name for word in node.words]),
             device=process.mapped([process.device for process in work]),
             start_ns=rows[:, 2],
             end_ns=rows[:, 2] + rows[:, 3],
             kind=Labels(np.where(glue, len(kind.words), kind.codes), (*kind.words, "runtime")),
             op=node.mapped([self._nodes[word].op for word in node.words]),
-            phase=node.mapped([named[word][1] for word in node.words]),
+            phase=node.mapped([named[word].phase for word in node.words]),
             step=np.full(len(rows), step),
         )
 

@@ -1,0 +1,1 @@
+"""JAX: what the names in its profiles mean."""

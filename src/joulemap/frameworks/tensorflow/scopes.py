@@ -1,0 +1,115 @@
+"""What the name of a TensorFlow node says by itself.
+
+A node's name is its path of scopes. Prefixes tell of functions that were inlined, of gradients, and of what
+the graph optimizer (Grappler) rewrote; the rest is where the node was made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from joulemap.program import SEPARATOR
+
+_INLINED = re.compile(
+    r"(?:(?:^|/)(?:Stateful)?PartitionedCall(?:_\d+)?|(?:^|/)[^/]+/(?:body|cond|then|else|branch\d+)/_\d+)/"
+)
+_BODY = re.compile(r"/(?:body|cond|then|else|branch\d+)/_\d+/$")
+_GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
+_REWRITTEN = re.compile(
+    r"ConstantFolding/(?=.*/)|ArithmeticOptimizer/[A-Za-z]+_(?:Leaf_\d+_)?|RemapperOptimizer/|/unary_ops_composition$"
+)
+_SLOT = re.compile(
+    r"(?P<variable>.+)/(?:(?:adam|lamb)_[mv]|Adam(?:_1)?|Momentum|RMSProp(?:_1)?|Adagrad|Adadelta(?:_1)?|Ftrl(?:_1)?)"
+    r"(?:/.*)?$"
+)
+_OPTIMIZER = re.compile(
+    r"(?:^|/)(?:Adam(?:W|ax)?|adam(?:_?w|ax)?|Nadam|nadam|LAMB|lamb|SGD|sgd|Momentum|GradientDescent|RMS[pP]rop|"
+    r"rmsprop|Adagrad|adagrad|Adadelta|adadelta|Ftrl|ftrl|lion|adafactor|muon|loss_scale_optimizer|"
+    r"beta[12]_power|update_[^/]+)(?:_\d+)?(?:/|$)"
+)
+_CLIPPING = re.compile(r"(?:clip_by_global_norm|global_norm|clip_by_norm)(?:_\d+)?/")
+
+
+class Inlined(NamedTuple):
+    """A node's name where it was made, and the calls, loops and branches through which it got here."""
+
+    calls: str
+    node: str
+
+
+def inlined(name: str) -> Inlined:
+    """``StatefulPartitionedCall/while/body/_7/`` and ``dense/MatMul``."""
+    end = 0
+    for match in _INLINED.finditer(name):
+        end = match.end()
+    return Inlined(name[:end], name[end:])
+
+
+def caller(calls: str) -> str:
+    """Where the innermost loop or branch itself was made: ``rnn/while/`` of ``…/rnn/while/body/_7/``."""
+    return inlined(_BODY.sub("/", calls)).node
+
+
+def forward_of(name: str) -> str | None:
+    """The forward node whose gradient this is, with the gradient's own operation; None for others."""
+    end = 0
+    for match in _GRADIENTS.finditer(name):
+        end = match.end()
+    return name[end:] if end else None
+
+
+def as_made(name: str) -> str:
+    """The name before Grappler rewrote the node."""
+    return _REWRITTEN.sub("", name)
+
+
+def first(name: str) -> str:
+    """The outermost scope."""
+    return as_made(name).partition(SEPARATOR)[0]
+
+
+def is_automatic(name: str, op: str) -> bool:
+    """Whether TensorFlow made the name from the operation: ``Mul_3``, ``add`` for AddV2, ``truediv``."""
+    base = re.sub(r"_\d+$", "", name).replace("_", "").lower()
+    return op.lower().startswith(base) or base in ("truediv", "floordiv", "groupdeps")
+
+
+def is_clipping(name: str) -> bool:
+    """Whether gradients are clipped here."""
+    return bool(_CLIPPING.match(name))
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether the name is that of an optimizer's work, of its slots, or of clipping."""
+    if forward_of(name) is not None:
+        return False
+    return bool(_SLOT.match(name) or is_clipping(name) or _OPTIMIZER.search(name))
+
+
+def variable(name: str) -> str:
+    """The variable that a slot belongs to; a variable is its own."""
+    slot = _SLOT.match(name)
+    return slot["variable"] if slot else name
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Which scopes of a graph are which layers', by path."""
+
+    of_scope: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, node: str) -> tuple[str, str] | None:
+        """The path of the innermost layer that a node is in, and the rest of its name; None without."""
+        scope = node
+        while scope := scope.rpartition(SEPARATOR)[0]:
+            if scope in self.of_scope:
+                return self.of_scope[scope], node[len(scope) + 1 :]
+        return None
+
+    def resolve(self, node: str) -> str:
+        """The node's name with its scope exchanged for the layer's path."""
+        found = self.find(node)
+        return SEPARATOR.join(found) if found else node

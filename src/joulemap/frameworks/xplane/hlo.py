@@ -1,0 +1,171 @@
+"""Compiled programs in a profile: what each instruction of an HLO module came from, and what feeds it.
+
+Only the fields that names and dataflow need are read (``hlo.proto`` of XLA).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from joulemap.frameworks import wire
+from joulemap.frameworks.wire import Field
+from joulemap.frameworks.xplane.space import METADATA, Space
+
+_PROTO = "Hlo Proto"
+_MODULE = 1
+_MODULE_NAME, _COMPUTATION, _MODULE_ID = 1, 3, 5
+_INSTRUCTION, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
+_NAME, _OPCODE, _METADATA, _ID, _OPERANDS, _CALLED = 1, 2, 7, 35, 36, 38
+_OP_TYPE, _OP_NAME = 1, 2
+_FUSION = "fusion"
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction; ``op_name`` and ``op_type`` are the framework's, empty where XLA made it up."""
+
+    name: str = ""
+    opcode: str = ""
+    op_name: str = ""
+    op_type: str = ""
+    number: int = 0
+    operands: list[int] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Computation:
+    number: int = 0
+    root: int = 0
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+class Module:
+    """A compiled program. ``number`` is what events call ``program_id``."""
+
+    def __init__(self, proto: bytes) -> None:
+        self._proto = proto
+        self.name, self.number = "", 0
+        for part in _inside(proto, _MODULE):
+            if part.number == _MODULE_NAME:
+                self.name = wire.text(proto, part)
+            elif part.number == _MODULE_ID:
+                self.number = wire.signed(part.value)
+
+    @cached_property
+    def _computations(self) -> dict[int, _Computation]:
+        """Read when somebody asks: most programs of a profile did not run while it was made."""
+        parts = (part for part in _inside(self._proto, _MODULE) if part.number == _COMPUTATION)
+        return {one.number: one for one in (_computation(self._proto, part) for part in parts)}
+
+    @cached_property
+    def _instructions(self) -> dict[str, Instruction]:
+        return {one.name: one for each in self._computations.values() for one in each.instructions}
+
+    @property
+    def op_names(self) -> set[str]:
+        """The framework's names of everything that was compiled."""
+        return {one.op_name for one in self._instructions.values() if one.op_name}
+
+    def source(self, name: str) -> Instruction | None:
+        """The instruction that says where one came from: itself; or of a fusion without a name the root
+        inside it, or else what most of its inside came from. None where nothing says so."""
+        instruction = self._instructions.get(name)
+        if instruction is None or instruction.op_name:
+            return instruction
+        called = [self._computations[one] for one in instruction.called if one in self._computations]
+        inside = [one for computation in called for one in computation.instructions if one.op_name]
+        roots = {computation.root for computation in called}
+        at_root = [one for one in inside if one.number in roots]
+        if at_root or not inside:
+            return at_root[0] if at_root else None
+        common, _ = Counter(one.op_name for one in inside).most_common(1)[0]
+        return next(one for one in inside if one.op_name == common)
+
+    def edges(self) -> Iterator[tuple[str, str]]:
+        """What feeds what, by the names of instructions that say where they came from; through those that
+        do not (parameters, tuples, copies) to the nearest that do."""
+        fused = {
+            called for one in self._instructions.values() if one.opcode == _FUSION for called in one.called
+        }
+        for computation in self._computations.values():
+            if computation.number not in fused:
+                yield from self._edges(computation)
+
+    def _edges(self, computation: _Computation) -> Iterator[tuple[str, str]]:
+        """Instructions come after their operands, so one pass suffices."""
+        sources: dict[int, frozenset[str]] = {}
+        for one in computation.instructions:
+            before = frozenset[str]().union(*(sources.get(operand, ()) for operand in one.operands))
+            if self.source(one.name) is None:
+                sources[one.number] = before
+                continue
+            sources[one.number] = frozenset((one.name,))
+            yield from ((source, one.name) for source in before)
+
+
+class Modules:
+    """The compiled programs of profiles, each read once though every profile repeats those that are live."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Module] = {}
+
+    def of(self, space: Space) -> dict[int, Module]:
+        """The programs of one profile by number; all that were live, whether they ran or not."""
+        protos = [
+            proto
+            for plane in space.planes
+            if plane.name == METADATA
+            for described in plane.described
+            if isinstance(proto := described.stats.get(_PROTO), bytes)
+        ]
+        modules = [self._known.setdefault(proto, Module(proto)) for proto in protos]
+        return {module.number: module for module in modules}
+
+
+def _inside(proto: bytes, number: int) -> Iterator[Field]:
+    for part in wire.fields(proto):
+        if part.number == number:
+            yield from wire.fields(proto, part.value, part.end)
+
+
+def _computation(proto: bytes, part: Field) -> _Computation:
+    made = _Computation()
+    for one in wire.fields(proto, part.value, part.end):
+        if one.number == _INSTRUCTION:
+            made.instructions.append(_instruction(proto, one))
+        elif one.number == _COMPUTATION_ID:
+            made.number = one.value
+        elif one.number == _ROOT_ID:
+            made.root = one.value
+    return made
+
+
+def _instruction(proto: bytes, part: Field) -> Instruction:
+    made = Instruction()
+    for one in wire.fields(proto, part.value, part.end):
+        if one.number == _NAME:
+            made.name = wire.text(proto, one)
+        elif one.number == _OPCODE:
+            made.opcode = wire.text(proto, one)
+        elif one.number == _ID:
+            made.number = one.value
+        elif one.number == _OPERANDS:
+            made.operands += wire.numbers(proto, one)
+        elif one.number == _CALLED:
+            made.called += wire.numbers(proto, one)
+        elif one.number == _METADATA:
+            _read_metadata(proto, one, made)
+    return made
+
+
+def _read_metadata(proto: bytes, part: Field, made: Instruction) -> None:
+    """Names that XLA merged are joined by ``;``: the first stands for all."""
+    for one in wire.fields(proto, part.value, part.end):
+        if one.number == _OP_TYPE:
+            made.op_type = wire.text(proto, one)
+        elif one.number == _OP_NAME:
+            made.op_name = wire.text(proto, one).partition(";")[0]
