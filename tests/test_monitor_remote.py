@@ -149,6 +149,17 @@ def test_a_meter_whose_monitor_is_gone_ends_all_the_same(folder, feeder, daemon)
     wait_for(lambda: threading.active_count() <= before)
 
 
+def test_a_monitor_that_hangs_is_noted_and_does_not_hold_up_the_end(folder, feeder, daemon, monkeypatch):
+    monkeypatch.setattr(remote, "SETTLE_S", 0.2)
+    with sampled(RemoteMeter(daemon.path)) as batches:
+        feeder.put(5.0)
+        wait_for(lambda: sum(part.total_j for batch in list(batches) for part in batch.power) > 4)
+        daemon.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: any("has not changed for" in note for note in notes(list(batches))))
+    daemon.process.send_signal(signal.SIGCONT)
+    assert joined(batches).total_j == pytest.approx(5.0)
+
+
 def test_opening_and_closing_leaves_nothing_behind(folder, feeder, daemon):
     def once():
         for channel in RemoteMeter(daemon.path).open():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,8 @@ VARIABLE = "JOULEMAP_MONITOR"
 
 PART_EVERY_S = 0.1
 RETRY_S = 0.5
-PROBE_S, SETTLE_S = 2.0, 5.0
+PROBE_S, START_S, SETTLE_S, CLOSE_S = 2.0, 5.0, 4.0, 1.0
+"""How long a monitor may take to answer; one that hangs must not hold up the end of a program for long."""
 _START_J = 1.0
 
 
@@ -202,7 +204,9 @@ class _Feed:
             except MeterError as error:
                 gone = error
             self._gone = gone
+            self._client.close()
             self._look_for_it_again()
+        self._client.close()
 
     def _deal(self, delivery: Delivery) -> None:
         for trace in delivery.batch.power:
@@ -213,7 +217,6 @@ class _Feed:
         self.facts = {**self.facts, **{fact.name: fact.value for fact in delivery.batch.facts}}
 
     def _look_for_it_again(self) -> None:
-        self._client.close()
         while self._gone is not None and not self._over.wait(RETRY_S):
             self._gone = self._try_again()
 
@@ -226,17 +229,18 @@ class _Feed:
 
     def finish(self) -> None:
         """Stop the session; what it delivers until its end is waited for."""
-        if not self._over.is_set():
-            self._over.set()
-            self._session.stop_if_there()
-            self._thread.join(SETTLE_S)
+        if self._over.is_set():
+            return
+        self._over.set()
+        until_s = time.monotonic() + SETTLE_S
+        self._session.stop_if_there(SETTLE_S)
+        self._thread.join(max(until_s - time.monotonic(), 0.0))
 
     def channel_closed(self) -> None:
         if all(channel.closed for channel in self.channels):
             self._over.set()
             self._client.close()
-            self._thread.join()
-            self._client.close()  # of a session that began meanwhile
+            self._thread.join(CLOSE_S)
 
 
 def _kind(name: str) -> str:
@@ -251,7 +255,7 @@ def _measured(domains: Sequence[Domain]) -> list[Domain]:
 def _started(path: Path) -> tuple[MonitorClient, RemoteSession]:
     client = _connected(path)
     try:
-        return client, client.start(part_every_s=PART_EVERY_S)
+        return client, client.start(part_every_s=PART_EVERY_S, timeout_s=START_S)
     except MeterError:
         client.close()
         raise

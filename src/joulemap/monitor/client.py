@@ -46,20 +46,22 @@ class MonitorClient:
             reply = self._monitor.Describe(pb.DescribeRequest(), timeout=timeout_s)
         return Description(reply.version, [domain_from(message) for message in reply.domains], reply.sessions)
 
-    def start(self, program_pid: int = 0, part_every_s: float = 0.0) -> RemoteSession:
+    def start(
+        self, program_pid: int = 0, part_every_s: float = 0.0, timeout_s: float = CALL_S
+    ) -> RemoteSession:
         """Open a session; with a program, its shares come along."""
         request = pb.StartRequest(program_pid=program_pid, part_every_s=part_every_s)
         before_ns = time.time_ns()
         with self._asking():
-            reply = self._monitor.Start(request, timeout=CALL_S)
+            reply = self._monitor.Start(request, timeout=timeout_s)
         offset_ns = _offset_ns(before_ns, reply.t_ns, time.time_ns())
         domains = [domain_from(message) for message in reply.domains]
         return RemoteSession(self, reply.session, domains, reply.t_ns, offset_ns)
 
-    def stop(self, session: str) -> int:
+    def stop(self, session: str, timeout_s: float = CALL_S) -> int:
         """End a session; until when it was metered."""
         with self._asking():
-            reply = self._monitor.Stop(pb.StopRequest(session=session), timeout=CALL_S)
+            reply = self._monitor.Stop(pb.StopRequest(session=session), timeout=timeout_s)
         return int(reply.t_ns)
 
     def read(self, session: str, domains: Sequence[Domain]) -> Iterator[Delivery]:
@@ -107,14 +109,14 @@ class RemoteSession:
         """See :meth:`MonitorClient.read`."""
         return self.client.read(self.name, self.domains)
 
-    def stop(self) -> int:
+    def stop(self, timeout_s: float = CALL_S) -> int:
         """See :meth:`MonitorClient.stop`."""
-        return self.client.stop(self.name)
+        return self.client.stop(self.name, timeout_s)
 
-    def stop_if_there(self) -> None:
-        """Stop it, unless the monitor is gone."""
+    def stop_if_there(self, timeout_s: float) -> None:
+        """Stop it, unless the monitor is gone or hangs."""
         with suppress(MeterError):
-            self.stop()
+            self.stop(timeout_s)
 
 
 def _offset_ns(before_ns: int, theirs_ns: int, after_ns: int) -> int:
