@@ -60,6 +60,7 @@ class FakeNvml:
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_FUNCTION_NOT_FOUND = 13
     NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_DEVICE_MIG_ENABLE = 1
     NVML_DEVICE_ARCH_AMPERE = 7
     NVML_FI_DEV_POWER_INSTANT = 186
@@ -417,6 +418,7 @@ def test_the_library_is_shut_down_with_the_last_channel() -> None:
         (FakeNvml(init_code=12), "no NVIDIA driver", "--gpus all"),
         (FakeNvml(init_code=9), "no NVIDIA driver", "install its driver"),
         (FakeNvml(init_code=4), "may not be used", "joulemap monitor"),
+        (FakeNvml(init_code=18), "was updated while it was in use", "Reboot"),
         (FakeNvml([]), "no NVIDIA GPU", "install its driver"),
     ],
 )

@@ -33,6 +33,7 @@ NO_DRIVER = (
     "Where there is an NVIDIA GPU, install its driver; in a container, start it with the GPU "
     "(docker run --gpus all); in a virtual machine, have the GPU passed through to it."
 )
+MISMATCH = "Reboot, or reload the kernel module nvidia; in a container, restart it."
 NO_PERMISSION = "Ask for access to /dev/nvidia*, or let root run `joulemap monitor` and use that."
 BY_SPEED = (
     f"Set {ORDER}=PCI_BUS_ID, so that the program numbers them as the driver does, or name GPUs by UUID in "
@@ -221,6 +222,8 @@ def _initialise(nvml: Any) -> None:
     except nvml.NVMLError as error:
         if error.value == nvml.NVML_ERROR_NO_PERMISSION:
             raise MeterError("NVML may not be used by this user.", NO_PERMISSION) from error
+        if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            raise MeterError("The NVIDIA driver was updated while it was in use.", MISMATCH) from error
         raise MeterError(f"There is no NVIDIA driver to talk to ({error}).", NO_DRIVER) from error
 
 
