@@ -4,9 +4,9 @@
     python bert_v1_session.py --traces traces                  a timeline of every tenth step
     python bert_v1_session.py --traces traces --as metadata    … as RunMetadata protos instead
 
-This is how the SMARAGDINE paper looked at BERT: `MonitoredTrainingSession` runs the steps, and a hook asks for
-a full trace of some of them. The files are what `joulemap import --events` reads. Under `joulemap run` no hook
-is needed.
+This is how the SMARAGDINE paper looked at BERT: `MonitoredTrainingSession` runs the steps, and a hook asks
+for a full trace of some of them. `joulemap import --events` reads the files. Under `joulemap run` no hook is
+needed.
 
 Names come from variable scopes: `bert/encoder/layer_0/attention/self/query/MatMul`, gradients under
 `gradients/`, the optimizer's under `Adam/`. Pre-training only; `bert_keras.py` has all stages.
