@@ -10,7 +10,7 @@ import joulemap
 from joulemap.accounting import RULES
 from joulemap.cli import COMMANDS, commands
 from joulemap.commands import show
-from joulemap.views.show import BYS
+from joulemap.views.question import BYS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

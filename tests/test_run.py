@@ -339,3 +339,30 @@ def test_without_any_meter_the_program_still_runs(tmp_path: Path) -> None:
     assert done.returncode == 0
     found = joulemap.load(tmp_path / "r.joulemap")
     assert any("Nothing is metered" in warning for warning in found.info.warnings)
+
+
+def test_regions_have_the_energy_of_their_time(tmp_path: Path) -> None:
+    script = program(
+        tmp_path,
+        """
+        import joulemap
+        with joulemap.measure("outer"):
+            for _ in range(2):
+                with joulemap.measure("inner"):
+                    sum(range(10_000_000))
+        """,
+    )
+    assert recorded(tmp_path, script).returncode == 0
+    shown = _run(
+        [sys.executable, "-m", "joulemap", "show", "r.joulemap", "--by", "region", "--json"], tmp_path
+    )
+    rows = {(row["region"], row["domain"]): row for row in json.loads(shown.stdout)["rows"]}
+    outer, inner = rows["outer", "CPU"], rows["inner", "CPU"]
+    assert (outer["calls"], inner["calls"]) == (1, 2)
+    assert 0 < inner["energy_j"] <= outer["energy_j"] <= outer["high_j"]
+    assert inner["active_s"] <= outer["active_s"]
+    footprint = joulemap.account(recording(tmp_path))
+    assert (
+        sum(row["energy_j"] for (name, _), row in rows.items() if name == "outer")
+        <= footprint.attributed_j * 1.001
+    )

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from joulemap.accounting import Footprint, Rule
+    from joulemap.accounting.regions import Region
     from joulemap.recording import Recording
     from joulemap.traces import PowerTrace
-    from joulemap.views.show import By
+    from joulemap.views.question import By
     from joulemap.views.table import Heading
 
-BYS = ("module", "op", "phase", "device", "step")
+BYS = ("module", "op", "phase", "device", "step", "region")
 RULES = ("exact", "recency")
 
 _OPTIONS = (
@@ -96,12 +97,14 @@ def show(
 ) -> None:
     """Account a recording and print it as asked."""
     from joulemap.api import account
-    from joulemap.views.show import Question, answer, to_json
+    from joulemap.views.question import Question
+    from joulemap.views.show import answer, to_json
     from joulemap.views.table import render
 
     footprint = account(recording, rule)
     baseline_w = _baseline(recording, footprint, baseline) if net or baseline else None
-    question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w)
+    named = _regions(recording) if by == "region" else ()
+    question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w, named)
     if as_json and as_csv:
         raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
     if as_json:
@@ -110,6 +113,16 @@ def show(
         print_csv(to_json(footprint, question)["rows"])
     else:
         render(answer(footprint, question), _heading(recording), out or console())
+
+
+def _regions(recording: Recording) -> list[Region]:
+    from joulemap.accounting.regions import regions
+
+    table = recording.table("regions")
+    if table is None:
+        return []
+    start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    return regions(table["name"].to_pylist(), start_ns, end_ns, recording.power(), recording.shares())
 
 
 def _heading(recording: Recording) -> Heading:

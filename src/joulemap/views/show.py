@@ -6,19 +6,20 @@ Computing comes first and rendering last, so that tests compare values and every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import Account, Footprint
 from joulemap.accounting.tree import OWN, Node
-from joulemap.errors import InputError
 from joulemap.labels import Labels
 from joulemap.program import SEPARATOR
 from joulemap.traces import PHASES
+from joulemap.views.question import Answer, By, Line, Question, drawn_j
+from joulemap.views.spans import region_lines, region_rows, step_lines, step_rows
 
 FORMAT = 1
 """The version of ``show --json``."""
@@ -29,69 +30,12 @@ DEPTH = 3
 SMALL = 0.002
 """Modules below this share are shown together, unless everything is asked for."""
 
-By = Literal["module", "op", "phase", "device", "step"]
-BYS: tuple[By, ...] = ("module", "op", "phase", "device", "step")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What the user asked for."""
-
-    by: By = "module"
-    depth: int | None = None
-    top: int | None = None
-    summarised: bool = False
-    rules: Sequence[str] = ()
-    power: bool = False
-    everything: bool = False
-    baseline_w: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a table. ``share`` is of what the program drew, idle included; None is unknown."""
-
-    label: str
-    path: str
-    depth: int
-    energy_j: float
-    low_j: float
-    high_j: float
-    share: float
-    active_s: float | None
-    calls: int | None
-    phases: Mapping[str, float] = field(default_factory=dict)
-    provenance: str = "apportioned"
-    spread: bool = True
-    more: int = 0
-
-    @property
-    def half_width_j(self) -> float:
-        """The longer side of the interval: below, zero may cut it short."""
-        return max(self.high_j - self.energy_j, self.energy_j - self.low_j)
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power while it ran (the STPF's quantity)."""
-        return self.energy_j / self.active_s if self.active_s else None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A table's lines, those of idle, and what stands beside them."""
-
-    question: Question
-    footprint: Footprint
-    lines: tuple[Line, ...]
-    idle: tuple[Line, ...]
-    phases: tuple[str, ...]
-
 
 def answer(footprint: Footprint, question: Question) -> Answer:
     """Turn a footprint into the lines that were asked for."""
     footprint = prepared(footprint, question)
     make = _LINES[question.by]
-    idle = () if question.by == "step" else tuple(_idle_lines(footprint))
+    idle = () if question.by in ("step", "region") else tuple(_idle_lines(footprint))
     phases = tuple(
         phase for phase in footprint.phase.words if (footprint.where(phase=phase).energy_j > 0).any()
     )
@@ -146,7 +90,9 @@ def _domain(footprint: Footprint, account: Account) -> dict[str, Any]:
 
 def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
     if question.by == "step":
-        return _step_rows(footprint)
+        return step_rows(footprint)
+    if question.by == "region":
+        return region_rows(question)
     if question.by != "module":
         footprint = _grouped(footprint, question.by)
     elif question.depth is not None:
@@ -159,19 +105,6 @@ def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
     return records
 
 
-def _step_rows(footprint: Footprint) -> list[dict[str, Any]]:
-    return [
-        {
-            "step": step,
-            "domain": account.domain.name,
-            "energy_j": energy,
-            "provenance": account.domain.provenance,
-        }
-        for account in footprint.accounts
-        for step, energy in enumerate(account.step_j.tolist())
-    ]
-
-
 def _grouped(footprint: Footprint, by: By, together: Set[str] = frozenset()) -> Footprint:
     """Rows by operation type, phase or device, whatever their names; or some of these as one row."""
     column: Labels = getattr(footprint, by)
@@ -182,19 +115,14 @@ def _grouped(footprint: Footprint, by: By, together: Set[str] = frozenset()) -> 
 
 
 def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
-    outline = _Outline(footprint, question, question.depth or DEPTH, _drawn(footprint))
+    outline = _Outline(footprint, question, question.depth or DEPTH, drawn_j(footprint))
     return list(outline.level(footprint.tree().children, 0))
-
-
-def _drawn(footprint: Footprint) -> float:
-    """What the program drew while it was recorded: the whole that shares are of."""
-    return footprint.attributed_j + footprint.idle_j
 
 
 def _idle_lines(footprint: Footprint) -> Iterator[Line]:
     """Each device's idle energy, and where steps are known, how much of it was waiting inside them."""
     for account in footprint.accounts:
-        for line in _idle_of(account, footprint.block_steps, _drawn(footprint)) if account.idle_j else ():
+        for line in _idle_of(account, footprint.block_steps, drawn_j(footprint)) if account.idle_j else ():
             yield replace(line, provenance=account.domain.provenance)
 
 
@@ -320,7 +248,7 @@ def _line(node: Node, label: str, depth: int, total_j: float) -> Line:
 
 def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
     rows = _grouped(footprint, question.by)
-    total = _drawn(footprint)
+    total = drawn_j(footprint)
     phases = _phases(footprint, question.by)
     lines = [
         Line(
@@ -358,43 +286,11 @@ def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
     return found
 
 
-def _step_lines(footprint: Footprint, question: Question) -> list[Line]:
-    """Every step's energy, idle included, to what the meters resolve in that time."""
-    if question.power or question.summarised or question.rules:
-        raise InputError(
-            "Steps have no power footprint and no layers to merge.", "Leave out --power and --summarised."
-        )
-    if not any(len(account.step_j) for account in footprint.accounts):
-        raise InputError("This recording has no steps.", "Show it by module, op, phase or device.")
-    energy = np.sum([account.step_j for account in footprint.accounts], axis=0)
-    half = 1.96 * np.sqrt(np.sum([account.step_rms_j() ** 2 for account in footprint.accounts], axis=0))
-    total = float(energy.sum())
-    estimated = any(account.domain.provenance == "estimated" for account in footprint.accounts)
-    lines = [
-        Line(
-            label=f"step {step}",
-            path=str(step),
-            depth=0,
-            energy_j=joules,
-            low_j=max(joules - width, 0.0),
-            high_j=joules + width,
-            share=joules / total if total else 0.0,
-            active_s=None,
-            calls=None,
-            provenance="estimated" if estimated else "measured",
-            spread=False,
-        )
-        for step, (joules, width) in enumerate(zip(energy.tolist(), half.tolist(), strict=True))
-    ]
-    if question.top is None:
-        return lines
-    return sorted(lines, key=lambda line: -line.energy_j)[: question.top]
-
-
 _LINES: dict[By, Callable[[Footprint, Question], list[Line]]] = {
     "module": _module_lines,
     "op": _group_lines,
     "phase": _group_lines,
     "device": _group_lines,
-    "step": _step_lines,
+    "step": step_lines,
+    "region": region_lines,
 }

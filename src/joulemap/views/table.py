@@ -12,7 +12,7 @@ from rich.text import Text
 
 from joulemap.accounting.footprint import Account
 from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
-from joulemap.views.show import Answer, Line
+from joulemap.views.question import Answer, Line
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _NARROW, _WIDE, _WIDER = 60, 100, 132
@@ -46,7 +46,7 @@ def render(answer: Answer, heading: Heading, console: Console) -> None:
 
 def _table(answer: Answer, width: int, people: bool) -> Table:
     """The columns that fit: energy and share always, phases and times where there is room."""
-    phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step") else ()
+    phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step", "region") else ()
     with_times = width >= _WIDER or answer.question.power
     with_bars = people and width >= _NARROW
     lines = (*answer.lines, *answer.idle)
