@@ -42,8 +42,8 @@ DOMAINS = {
 }
 FORBIDDEN = (
     "Counting energy for all processes needs CAP_PERFMON: give it to the service that runs this program "
-    "(systemd: AmbientCapabilities=CAP_PERFMON) or to the container (docker run --cap-add PERFMON), or let root "
-    "run `joulemap monitor` and use that."
+    "(systemd: AmbientCapabilities=CAP_PERFMON) or to the container (docker run --cap-add PERFMON), or let "
+    "root run `joulemap monitor` and use that."
 )
 UNWIRED = "Boards and virtual machines without the sensor show its events all the same; nothing helps here."
 UNREADABLE = "See the kernel's log (dmesg); reloading the module rapl may help."
