@@ -8,15 +8,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from joulemap.meters.meter import Meter
+from joulemap.devices import Domain
+from joulemap.meters.meter import Channel, Meter, Probe, Quantity
 from joulemap.meters.rapl import RaplMeter
+from joulemap.meters.schedule import Updates
 from joulemap.monitor.child import start_monitor
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 
@@ -37,13 +39,46 @@ _BURN = "while True: pass"
 
 @dataclass(frozen=True)
 class MonitorCost:
-    """Percent of one core, and the time between readings in milliseconds."""
+    """Percent of one core, the time between updates that were seen, and how late readings began. The first
+    is never shorter than what feeds the counters lets it be, and that is a process like any other."""
 
     core_percent: float
     period_p50_ms: float
     period_p99_ms: float
+    late_p50_ms: float
+    late_p99_ms: float
     missed: int
     reads: int
+
+
+class GpuLike:
+    """A counter that updates every 100 ms and whose reading blocks for 4 ms without using the processor, so
+    that what is measured is the monitor's own cost."""
+
+    name = "gpu-like"
+    quantity: Quantity = "energy_j"
+    wraps_at_j = None
+
+    def __init__(self) -> None:
+        self.domain = Domain("GPU:0", "GPU:0", sensor="made up", update_period_s=0.1)
+        self.schedule = Updates(0.1)
+
+    def probe(self) -> Probe:
+        return Probe(True, "It is made up.")
+
+    def open(self) -> Sequence[Channel]:
+        return [self]
+
+    def facts(self) -> Mapping[str, float]:
+        return {f"GPU:0 fact_{number}_count": float(number) for number in range(8)}
+
+    def read(self) -> float:
+        total_j = time.monotonic_ns() // 100_000_000 * 30.0
+        time.sleep(0.004)
+        return total_j
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def rapl_like(root: str) -> list[Meter]:
@@ -51,7 +86,12 @@ def rapl_like(root: str) -> list[Meter]:
     return [RaplMeter(Path(root))]
 
 
-def measure(seconds: float = 10.0, loaded: bool = True) -> MonitorCost:
+def rapl_and_gpu_like(root: str) -> list[Meter]:
+    """The same beside a sensor that blocks."""
+    return [RaplMeter(Path(root)), GpuLike()]
+
+
+def measure(seconds: float = 10.0, loaded: bool = True, meters: str = "rapl_like") -> MonitorCost:
     """Run a monitor for some seconds beside a busy process for each processor."""
     with tempfile.TemporaryDirectory() as folder:
         path, files = Path(folder) / "bench.joulemap", _powercap(Path(folder) / "sys")
@@ -61,14 +101,24 @@ def measure(seconds: float = 10.0, loaded: bool = True) -> MonitorCost:
             RecordingWriter.create(path, RecordingInfo()) as writer,
         ):
             handle = start_monitor(
-                writer.path, meters="monitor:rapl_like", arguments={"root": str(Path(folder) / "sys")}
+                writer.path, meters=f"monitor:{meters}", arguments={"root": str(Path(folder) / "sys")}
             )
             time.sleep(seconds)
             quality = handle.stop().quality
         assert quality is not None
-        periods_ms = np.diff(Recording.open(path).power()[0].edges_ns) / 1e6
+        (package,) = [trace for trace in Recording.open(path).power() if trace.domain.name == "package-0"]
+        periods_ms = np.diff(package.edges_ns) / 1e6
     p50, p99 = np.percentile(periods_ms, [50, 99])
-    return MonitorCost(100 * quality.cpu_share, float(p50), float(p99), quality.missed, quality.reads)
+    late_p50_ms, late_p99_ms = 1e3 * quality.late_p50_s, 1e3 * quality.late_p99_s
+    return MonitorCost(
+        100 * quality.cpu_share,
+        float(p50),
+        float(p99),
+        late_p50_ms,
+        late_p99_ms,
+        quality.missed,
+        quality.reads,
+    )
 
 
 def _powercap(root: Path) -> list[Path]:
