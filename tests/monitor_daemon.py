@@ -39,8 +39,8 @@ class Daemon:
         self.process = subprocess.Popen(
             self._command, cwd=REPOSITORY, env=self._env, stdout=subprocess.PIPE, text=True, user=self._user
         )
-        said = self.process.stdout.readline()
-        assert said.startswith("Serving "), said
+        if not self.process.stdout.readline().startswith("Serving "):
+            raise AssertionError(f"It did not start: exit code {self.stop(signal.SIGKILL)}.")
         return self
 
     def stop(self, how=signal.SIGTERM):
