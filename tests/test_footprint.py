@@ -206,3 +206,30 @@ def test_one_execution_metered_in_two_domains_ran_once() -> None:
     assert node.energy_j == pytest.approx(40.0)
     assert node.active_s == pytest.approx(2.0)
     assert node.calls == 2
+
+
+def two_kinds(tests_traced: bool) -> tuple[EventTrace, PowerTrace, Steps]:
+    """Twenty steps of a second in turn: training runs ``a`` at 2 W, testing ``b`` at 1 W."""
+    start = np.arange(20) * S
+    events = EventTrace.from_columns(
+        name=["a", "b"] * 10, device="CPU:0", start_ns=start, end_ns=start + S
+    ).take(np.arange(20) % 2 == 0 if not tests_traced else slice(None))
+    power = PowerTrace(Domain("CPU", "CPU:0", update_period_s=1e-6), np.arange(21) * S, [2.0, 1.0] * 10)
+    traced = np.ones(20, bool) if tests_traced else np.arange(20) % 2 == 0
+    steps = Steps.from_columns(start_ns=start, end_ns=start + S, traced=traced, label=["train", "test"] * 10)
+    return events, power, steps
+
+
+def test_steps_of_one_kind_say_nothing_about_the_spread_of_another() -> None:
+    events, power, steps = two_kinds(tests_traced=True)
+    footprint = attribute(events, power, steps=steps)
+    assert footprint.high_j - footprint.low_j == pytest.approx([0.0, 0.0], abs=1e-3)
+    assert footprint.has_spread.all()
+
+
+def test_a_kind_of_step_that_was_never_traced_stays_untraced() -> None:
+    events, power, steps = two_kinds(tests_traced=False)
+    footprint = attribute(events, power, steps=steps)
+    assert dict(zip(footprint.name, footprint.energy_j.tolist(), strict=True)) == pytest.approx(
+        {"a": 20.0, "(untraced)": 10.0}
+    )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.sums import sums_by
-from joulemap.accounting.uncertainty import EDGE_RMS, intervals, occurs_in
+from joulemap.accounting.uncertainty import EDGE_RMS, Blocks, has_spread, intervals
 from joulemap.devices import Domain, Provenance
 from joulemap.errors import ConservationError, InputError
 from joulemap.labels import Labels
@@ -57,12 +57,12 @@ class Account:
     step_s: Float64 = field(default_factory=lambda: np.zeros(0))
     idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
 
-    def idle_interval_j(self, block_steps: NDArray[np.int64]) -> tuple[float, float]:
+    def idle_interval_j(self, blocks: Blocks) -> tuple[float, float]:
         """The 95 % interval of the idle energy: its spread over steps, and the meter's resolution."""
         gross_j = self.idle_j + (self.baseline_j * self.idle_s / self.covered_s if self.covered_s else 0.0)
         meter = EDGE_RMS * self.period_s * max(gross_j, 0.0) / max(self.covered_s, 1e-9)
         energy, rms = np.array([self.idle_j]), np.array([meter])
-        low, high = intervals(energy, self.idle_block_j[None, :], block_steps, rms)
+        low, high = intervals(energy, self.idle_block_j[None, :], blocks, rms)
         return float(low[0]), float(high[0])
 
     def step_rms_j(self) -> Float64:
@@ -95,7 +95,7 @@ class Footprint:
     last_ns: Int64
     block_j: Float64
     meter_rms_j: Float64
-    block_steps: NDArray[np.int64]
+    blocks: Blocks
     accounts: tuple[Account, ...]
     rule: str = "exact"
     warnings: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class Footprint:
         no_words, nothing, never = Labels.of((), 0), np.zeros(0), np.zeros(0, np.int64)
         columns: dict[str, Any] = dict.fromkeys(_LABELS, no_words)
         columns |= dict.fromkeys((*_SUMMED, "meter_rms_j"), nothing) | {"block_j": np.zeros((0, 0))}
-        columns |= dict.fromkeys(("first_ns", "last_ns", "block_steps"), never)
-        return cls(**columns, accounts=(), rule=rule, warnings=tuple(warnings))
+        columns |= dict.fromkeys(("first_ns", "last_ns"), never)
+        return cls(**columns, blocks=Blocks.of(None), accounts=(), rule=rule, warnings=tuple(warnings))
 
     @classmethod
     def joined(cls, footprints: Sequence[Footprint], warnings: Sequence[str] = ()) -> Footprint:
@@ -154,12 +154,12 @@ class Footprint:
 
     @cached_property
     def _intervals(self) -> tuple[Float64, Float64]:
-        return intervals(self.energy_j, self.block_j, self.block_steps, self.meter_rms_j)
+        return intervals(self.energy_j, self.block_j, self.blocks, self.meter_rms_j)
 
     @cached_property
     def has_spread(self) -> NDArray[np.bool_]:
         """Whether a row was seen in more than one block of steps, so that its spread is known."""
-        return occurs_in(self.block_j) >= 2
+        return has_spread(self.block_j, self.blocks)
 
     @cached_property
     def provenance(self) -> list[Provenance]:

@@ -2,7 +2,8 @@
 
 Tracing costs, so a few steps are traced and every step is metered. The measured energy of an untraced
 step goes to operations and idle in the proportions of the traced steps of the same label (``train``,
-``test``). Every joule is measured; only who it goes to is projected, and marked so.
+``test``); where none of these was traced, it stays *untraced*. Every joule is measured; only who it goes
+to is projected, and marked so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulemap.traces import Float64, Steps
 
@@ -50,17 +50,10 @@ def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, floa
         missing = float(amount[alike & ~steps.traced].sum())
         if not missing:
             continue
-        models = _models(steps.traced, alike, basis)
-        if models is None:
-            unplaced += missing
+        models = steps.traced & alike
+        known = basis[models].sum()
+        if known > 0:
+            extra[models] += missing / known
         else:
-            extra[models] += missing / basis[models].sum()
+            unplaced += missing
     return extra, unplaced
-
-
-def _models(traced: NDArray[np.bool_], alike: NDArray[np.bool_], basis: Float64) -> NDArray[np.bool_] | None:
-    """The traced steps to go by: those of the same label, else any, else none."""
-    for candidates in (traced & alike, traced):
-        if basis[candidates].sum() > 0:
-            return candidates
-    return None

@@ -19,7 +19,7 @@ from joulemap.accounting.project import Projection, project
 from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Supply
 from joulemap.accounting.sweep import Shared
-from joulemap.accounting.uncertainty import block_of_step
+from joulemap.accounting.uncertainty import Blocks
 from joulemap.labels import Labels
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
 
@@ -39,24 +39,13 @@ class StepOf:
         return 0 if self.steps is None else len(self.steps)
 
     @cached_property
-    def _blocks(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        if self.steps is None:
-            return np.zeros(0, np.int32), np.zeros(0, np.int64)
-        return block_of_step(self.steps.traced)
-
-    @property
-    def block(self) -> NDArray[np.int32]:
-        """The block of each step, or -1."""
-        return self._blocks[0]
-
-    @property
-    def block_steps(self) -> NDArray[np.int64]:
-        """How many steps each block has."""
-        return self._blocks[1]
+    def blocks(self) -> Blocks:
+        """The stretches of steps that spread is judged by."""
+        return Blocks.of(self.steps)
 
     def by_block(self, per_step: Float64) -> Float64:
-        inside = self.block >= 0
-        return sums_by(self.block[inside], per_step[inside], len(self.block_steps))
+        inside = self.blocks.of_step >= 0
+        return sums_by(self.blocks.of_step[inside], per_step[inside], len(self.blocks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +182,7 @@ def _placed(
         last_ns=rows.last_ns,
         block_j=_block_energy(rows, step_of, step, charges.energy_j, more_j),
         meter_rms_j=np.zeros(count),
-        block_steps=step_of.block_steps,
+        blocks=step_of.blocks,
         accounts=(account,),
         rule=rule,
     )
@@ -223,7 +212,7 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
         last_ns=edges[-1:],
         block_j=np.zeros((1, like.block_j.shape[1])),
         meter_rms_j=np.zeros(1),
-        block_steps=like.block_steps,
+        blocks=like.blocks,
         accounts=(),
         rule=like.rule,
     )
@@ -251,10 +240,10 @@ def _numbered(key: Int64, size: int) -> tuple[Int64, Int64]:
 def _block_energy(
     rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j: Float64, more: Float64 | None
 ) -> Float64:
-    blocks = len(step_of.block_steps)
+    blocks = len(step_of.blocks)
     if not blocks:
         return np.zeros((len(rows), 0))
-    block = np.append(step_of.block, np.int32(-1))[step]
+    block = np.append(step_of.blocks.of_step, np.int32(-1))[step]
     inside = block >= 0
     cell = rows.row[inside] * blocks + block[inside]
     total_j = energy_j[inside] if more is None else (energy_j * (1 + more))[inside]

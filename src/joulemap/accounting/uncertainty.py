@@ -1,17 +1,20 @@
 """How sure an energy is: its spread over steps, and what the meter can resolve.
 
 The spread comes from a block bootstrap: steps in a row are alike, so stretches of them are drawn again,
-not single steps. The meter's part is the resolution at the edges: a counter that updates every ``T``
-seconds measures a span ``w`` to an rms of ``0.41 T/w`` of its energy (two edges, each uniformly off by up
-to one period). The two are independent and add as squares.
+not single steps; and steps of different kinds (training, testing) are drawn each from their own. The
+meter's part is the resolution at the edges: a counter that updates every ``T`` seconds measures a span
+``w`` to an rms of ``0.41 T/w`` of its energy (two edges, each uniformly off by up to one period). The two
+are independent and add as squares.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.traces import Float64
+from joulemap.traces import Float64, Steps
 
 CONFIDENCE = 0.95
 EDGE_RMS = 6**-0.5
@@ -40,35 +43,68 @@ _STUDENT_975 = (
 )
 
 
-def block_of_step(traced: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Which block each step is in (-1 for steps that were not traced), and the steps in each block.
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Stretches of traced steps of one kind: the block of each step (-1 for none), and of each block its
+    number of steps and its kind.
 
     A block is about the cube root of the number of steps long, the usual choice where steps are
     correlated over a few neighbours; of a few steps, each is a block.
     """
-    count = int(traced.sum())
-    length = max(round(count ** (1 / 3)), -(-count // _MOST_BLOCKS)) if count > _FEW_STEPS else 1
-    block = np.where(traced, (np.cumsum(traced) - 1) // length, -1).astype(np.int32)
-    return block, np.bincount(block[traced], minlength=0)
+
+    of_step: NDArray[np.int32]
+    steps: NDArray[np.int64]
+    kind: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, steps: Steps | None) -> Blocks:
+        """The blocks of some steps, those of the first kind first."""
+        of_step = np.full(0 if steps is None else len(steps), -1, np.int32)
+        kinds: list[int] = []
+        for kind in np.unique(steps.label.codes[steps.traced]).tolist() if steps is not None else ():
+            alike = np.flatnonzero(steps.traced & (steps.label.codes == kind))  # type: ignore[union-attr]
+            block = np.arange(len(alike)) // _block_length(len(alike))
+            of_step[alike] = len(kinds) + block
+            kinds += [kind] * (int(block[-1]) + 1)
+        inside = of_step >= 0
+        return cls(of_step, np.bincount(of_step[inside], minlength=len(kinds)), np.array(kinds, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def _block_length(steps: int) -> int:
+    return max(round(steps ** (1 / 3)), -(-steps // _MOST_BLOCKS)) if steps > _FEW_STEPS else 1
 
 
 def intervals(
-    energy_j: Float64, block_j: Float64, block_steps: NDArray[np.int64], meter_rms_j: Float64
+    energy_j: Float64, block_j: Float64, blocks: Blocks, meter_rms_j: Float64
 ) -> tuple[Float64, Float64]:
     """The 95 % interval ``(low_j, high_j)`` of each row.
 
     ``block_j[r, b]`` is what row ``r`` got in block ``b``, be it gross: only its spread is used. What is not
     in any block has none.
     """
-    below, above = _bootstrap(block_j, block_steps)
+    below, above = np.zeros(len(energy_j)), np.zeros(len(energy_j))
+    for kind in np.unique(blocks.kind):
+        alike = blocks.kind == kind
+        less, more = _bootstrap(block_j[:, alike], blocks.steps[alike])
+        below, above = np.hypot(below, less), np.hypot(above, more)
     meter = _NORMAL_975 * meter_rms_j
     low = energy_j - np.hypot(below, meter)
     # Gross energy is never below zero; net energy may be, and then its interval too.
     return np.where(energy_j < 0, low, np.maximum(low, 0.0)), energy_j + np.hypot(above, meter)
 
 
-def occurs_in(block_j: Float64) -> NDArray[np.int64]:
-    """In how many blocks each row has energy: with fewer than two, its spread is not known."""
+def has_spread(block_j: Float64, blocks: Blocks) -> NDArray[np.bool_]:
+    """Whether each row has energy in two blocks of one kind: else its spread is not known."""
+    known = np.zeros(len(block_j), bool)
+    for kind in np.unique(blocks.kind):
+        known |= _occurs_in(block_j[:, blocks.kind == kind]) >= 2
+    return known
+
+
+def _occurs_in(block_j: Float64) -> NDArray[np.int64]:
     return np.asarray((block_j > 0).sum(axis=1), np.int64)
 
 
@@ -80,7 +116,7 @@ def _bootstrap(block_j: Float64, block_steps: NDArray[np.int64]) -> tuple[Float6
         return below, above
     draws = np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1 / blocks), _DRAWS)
     weights = (draws / (draws @ block_steps)[:, None] * block_steps.sum()).T
-    known = np.flatnonzero(occurs_in(block_j) >= 2)
+    known = np.flatnonzero(_occurs_in(block_j) >= 2)
     for begin in range(0, len(known), _ROWS_AT_ONCE):
         some = known[begin : begin + _ROWS_AT_ONCE]
         totals = block_j[some] @ weights

@@ -49,13 +49,21 @@ def with_slices_between(steps: Sequence[Step], end_ns: int) -> list[Step]:
     return filled
 
 
+def since_first_step(steps: Sequence[Step]) -> tuple[int, list[Step]]:
+    """When the first step began, and the steps from there on: a program that has steps only starts up before
+    them, and slices of that are no example of what follows. One without has only slices."""
+    first = next((number for number, step in enumerate(steps) if step[2] != SLICE), 0)
+    return (steps[first][0] if steps else 0), list(steps[first:])
+
+
 def steps_table(steps: Sequence[Step]) -> Steps:
-    """As the accounting knows them. A step that compiled is known through and through: it compiled."""
+    """As the accounting knows them. One that compiled is no example of others, and not among them."""
+    steps = [step for step in steps if step[3] != COMPILED]
     return Steps.from_columns(
         start_ns=[step[0] for step in steps],
         end_ns=[step[1] for step in steps],
-        traced=np.array([step[3] in (TRACED, COMPILED) for step in steps], bool),
-        label=[f"{step[2]} (first)" if step[3] == COMPILED else step[2] for step in steps],
+        traced=np.array([step[3] == TRACED for step in steps], bool),
+        label=[step[2] for step in steps],
     )
 
 

@@ -17,7 +17,13 @@ import pyarrow as pa
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
-from joulemap.recorder.between import in_order, named_spans, steps_table, with_slices_between
+from joulemap.recorder.between import (
+    in_order,
+    named_spans,
+    since_first_step,
+    steps_table,
+    with_slices_between,
+)
 from joulemap.recorder.steps import TRACED, UNTRACED
 from joulemap.recorder.story import Story
 from joulemap.recording import RecordingWriter
@@ -56,14 +62,13 @@ def finish(
     story = Story.read(raw)
     window_ns = story.window_ns(ended_ns)
     traces, problems = _understood(writer, story, progress)
-    steps = with_slices_between(in_order(_steps(story, traces), window_ns), window_ns[1])
-    events = EventTrace.joined(
-        [*(one.events for one in traces), named_spans(steps, story.sessions, window_ns)]
-    )
-    if len(events):
-        writer.put_events(events)
-    if steps:
-        writer.put_steps(steps_table(steps))
+    begun_ns, steps = since_first_step(in_order(_steps(story, traces), window_ns))
+    steps = with_slices_between(steps, window_ns[1])
+    parts = [one.events.take(one.events.end_ns > begun_ns) for one in traces]
+    writer.put_events(EventTrace.joined([*parts, named_spans(steps, story.sessions, window_ns)]))
+    table = steps_table(steps)
+    if len(table):
+        writer.put_steps(table)
     for one in traces:
         if one.program.operations:
             writer.put_program(one.program)

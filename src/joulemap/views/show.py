@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import Account, Footprint
 from joulemap.accounting.tree import OWN, Node
+from joulemap.accounting.uncertainty import Blocks
 from joulemap.labels import Labels
 from joulemap.program import SEPARATOR
 from joulemap.traces import PHASES
@@ -122,12 +123,12 @@ def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
 def _idle_lines(footprint: Footprint) -> Iterator[Line]:
     """Each device's idle energy, and where steps are known, how much of it was waiting inside them."""
     for account in footprint.accounts:
-        for line in _idle_of(account, footprint.block_steps, drawn_j(footprint)) if account.idle_j else ():
+        for line in _idle_of(account, footprint.blocks, drawn_j(footprint)) if account.idle_j else ():
             yield replace(line, provenance=account.domain.provenance)
 
 
-def _idle_of(account: Account, block_steps: NDArray[np.int64], total: float) -> Iterator[Line]:
-    low, high = account.idle_interval_j(block_steps)
+def _idle_of(account: Account, blocks: Blocks, total: float) -> Iterator[Line]:
+    low, high = account.idle_interval_j(blocks)
     yield _idle_line(f"{account.domain.name} idle", 0, account.idle_j, low, high, total, account.idle_s)
     outside = account.idle_outside_steps_j
     if len(account.step_j) and SMALL * total < outside < account.idle_j:
