@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import threading
@@ -69,6 +70,12 @@ class Profiler:
             if session is not None:
                 del session
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child the session is the parent's; ended here too, it would be heard. So it is not."""
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._session = None
 
     def _taken(self) -> Any:
         session, self._session = self._session, None
