@@ -101,6 +101,13 @@ def test_power_shares_facts_and_its_own_quality_are_recorded(start, feeder, writ
     assert not handle.alive
 
 
+def test_it_starts_no_threads_for_mathematics(start, feeder, monkeypatch):
+    """Even where the program wants one a core."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "16")
+    environment = Path(f"/proc/{start().pid}/environ").read_bytes().split(b"\0")
+    assert b"OPENBLAS_NUM_THREADS=1" in environment
+
+
 def test_nothing_to_meter_is_an_error_that_leaves_nothing_behind(writer, sensors):
     before = open_descriptors()
     with pytest.raises(MeterError, match="has no counters"):

@@ -31,6 +31,9 @@ _BOOT = (
     "runpy.run_module('joulemap.monitor', run_name='__main__')"
 )
 
+# The monitor multiplies no matrices: threads for that, one a core, would only make its start slow.
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 
 class MonitorHandle:
     """A running monitor. Only the process that started it may stop it; forked children leave it alone."""
@@ -137,6 +140,7 @@ def start_monitor(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         bufsize=0,
+        env={**os.environ, **_ONE_THREAD},
         start_new_session=True,
     )
     handle = MonitorHandle(process)
