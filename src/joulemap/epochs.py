@@ -1,0 +1,109 @@
+"""Energy by epoch, as the training callbacks of all frameworks log it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from joulemap.energy import EnergyReader, Reading
+from joulemap.errors import JoulemapError
+from joulemap.meters.meter import Meter
+
+EVERY_S = 0.5
+"""How often the meters are read at most: a GPU's counter blocks for 4 ms and has news every 100 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Of an epoch so far: what it drew, what that is for one batch, and the mean power."""
+
+    energy_j: float
+    batch_j: float
+    power_w: float
+
+    def logs(self) -> dict[str, float]:
+        """As they stand beside loss and accuracy."""
+        return {"energy_j": self.energy_j, "energy_per_batch_j": self.batch_j, "power_w": self.power_w}
+
+
+class EpochEnergy:
+    """Counts the energy of epochs and batches. Without a meter it stays silent, and training goes on.
+
+    A batch is often shorter than a meter's update, so its energy is the epoch's mean, never the noise of one
+    reading.
+    """
+
+    def __init__(self, meters: Sequence[Meter] | None = None, every_s: float = EVERY_S) -> None:
+        self._meters, self._every_s = meters, every_s
+        self._reader: EnergyReader | None = None
+        self._began: Reading | None = None
+        self._energy: Energy | None = None
+        self._batches = 0
+        self._read_s = 0.0
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        if self._reader is None:
+            with suppress(JoulemapError, OSError):
+                self._reader = EnergyReader(self._meters)
+        self._began, self._energy, self._batches = self._read(), None, 0
+
+    def batch(self) -> Energy | None:
+        """A batch has ended. What is known by now; the meters are read only now and then."""
+        self._batches += 1
+        if time.monotonic() - self._read_s >= self._every_s:
+            self._update()
+        return self._energy
+
+    def end(self) -> Energy | None:
+        """The epoch has ended: all of it."""
+        self._update()
+        return self._energy
+
+    def close(self) -> None:
+        """Training has ended; another one may begin."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _update(self) -> None:
+        now = self._read()
+        if self._began is None or now is None or now.seconds <= self._began.seconds:
+            return
+        energy_j, seconds = now.energy_j - self._began.energy_j, now.seconds - self._began.seconds
+        self._energy = Energy(energy_j, energy_j / max(self._batches, 1), energy_j / seconds)
+
+    def _read(self) -> Reading | None:
+        self._read_s = time.monotonic()
+        if self._reader is not None:
+            with suppress(JoulemapError, OSError):
+                return self._reader.read()
+        return None
+
+
+class EnergyLogs:
+    """What a training callback of Keras does, whichever Keras it is: to be mixed into its ``Callback``."""
+
+    def __init__(self, meters: Sequence[Meter] | None = None) -> None:
+        super().__init__()
+        self._epoch = EpochEnergy(meters)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._epoch.begin()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        _log(self._epoch.batch(), logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        _log(self._epoch.end(), logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._epoch.close()
+
+
+def _log(energy: Energy | None, logs: dict[str, Any] | None) -> None:
+    if energy is not None and logs is not None:
+        logs.update(energy.logs())
