@@ -125,7 +125,7 @@ def test_calls_that_block_for_as_long_as_they_really_did(name: str) -> None:
 @pytest.mark.external
 @pytest.mark.parametrize("taken", [0.3, 0.42, 0.55])
 def test_wherever_in_its_call_a_value_is_taken(taken: float) -> None:
-    """On recordings that the constants of the schedule were not chosen by."""
+    """With the call times that the search for the constants of the schedule left out."""
     edges, call_s = recorded("attrib-power")
     half = len(edges) // 2
     outcome = play(edges[half:], Updates(0.1), call_s=call_s[len(call_s) // 2 :], taken=taken)
