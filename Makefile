@@ -15,6 +15,7 @@ help:  ## Show these targets
 install: $(READY) $(GENERATED)  ## Install joulemap for development in .venv
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing joulemap with TensorFlow and its tools into $(VENV): a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -23,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 $(GENERATED): src/$(PROTO) $(READY)
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. $(PROTO)
 
-demo: $(READY)  ## Account a small real recording and show where its joules went
+demo: $(READY) $(GENERATED)  ## Train a small BERT for about a minute and show where its joules went
 	$(BIN)/joulemap demo
 
 test: $(READY) $(GENERATED)  ## Run the tests, with coverage

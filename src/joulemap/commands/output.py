@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +23,13 @@ def console(stderr: bool = False) -> Console:
     return (
         plain if plain.is_terminal else Console(highlight=False, stderr=stderr, width=max(plain.width, 200))
     )
+
+
+def new_path(program: Path) -> Path:
+    """``train-20261115-143005.joulemap`` in the current folder, and another where that is taken."""
+    name = f"{program.stem or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    tried = (Path(f"{name}{end}.joulemap") for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(path for path in tried if not path.exists())
 
 
 def print_json(content: Mapping[str, Any]) -> None:

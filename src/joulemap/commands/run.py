@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
 import click
 
-from joulemap.commands.output import console, progress
+from joulemap.commands.output import console, new_path, progress
 from joulemap.errors import InputError, JoulemapError
 
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -57,7 +56,7 @@ def command(
     plan = Plan(_share(overhead), trace_all, _ranges(steps))
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
-    path = output or _new_path(program)
+    path = output or new_path(Path(program))
     whole = [*(["-m"] if module else []), program, *arguments]
     ran = run(
         whole,
@@ -94,14 +93,6 @@ def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:
             raise InputError(f"{text!r} are not steps.", "Write them like 10-14,100.")
         found.append((int(first), int(last or first)))
     return tuple(found)
-
-
-def _new_path(program: str) -> Path:
-    """``train-20261115-143005.joulemap`` here, and another where that is taken."""
-    stem = Path(program).stem or "run"
-    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    tried = (Path(f"{name}{end}.joulemap") for end in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next(path for path in tried if not path.exists())
 
 
 def _summarise(path: Path) -> None:

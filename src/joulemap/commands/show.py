@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulemap.views.question import By
     from joulemap.views.table import Heading
 
-BYS = ("module", "op", "phase", "device", "step", "region")
+BYS = ("module", "tensor", "op", "phase", "device", "step", "region")
 RULES = ("exact", "recency")
 
 _OPTIONS = (
@@ -94,8 +94,9 @@ def show(
     as_json: bool = False,
     as_csv: bool = False,
     out: Console | None = None,
+    brief: bool = False,
 ) -> None:
-    """Account a recording and print it as asked."""
+    """Account a recording and print it as asked; ``brief`` is the table alone."""
     from joulemap.api import account
     from joulemap.views.question import Question
     from joulemap.views.show import answer, to_json
@@ -112,7 +113,7 @@ def show(
     elif as_csv:
         print_csv(to_json(footprint, question)["rows"])
     else:
-        render(answer(footprint, question), _heading(recording), out or console())
+        render(answer(footprint, question), None if brief else _heading(recording), out or console())
 
 
 def _regions(recording: Recording) -> list[Region]:

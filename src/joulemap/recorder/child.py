@@ -21,7 +21,7 @@ _PASSED_ON = tuple(
 class Program:
     """A running program. It waits for its settings before its first line runs."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], output_to_errors: bool = False) -> None:
         self._handle, pipe = os.pipe()
         os.set_inheritable(self._handle, True)
         self._pipe: int | None = pipe
@@ -32,6 +32,7 @@ class Program:
                 sys.executable,
                 command,
                 self._environment(),
+                file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)] if output_to_errors else [],
                 setsigmask=self._before,
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them; a shell would not
             )

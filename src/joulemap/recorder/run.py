@@ -36,14 +36,16 @@ def run(
     plan: Plan,
     *,
     overwrite: bool = False,
+    output_to_errors: bool = False,
     watching: Callable[[], AbstractContextManager[Callable[[float], None] | None]] | None = None,
 ) -> Ran:
     """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
 
-    ``watching`` opens a progress bar for the reading of the traces afterwards."""
+    ``watching`` opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps
+    standard output for ourselves."""
     info = RecordingInfo(command=["joulemap", "run", *arguments], host=host(), versions=versions())
     writer = RecordingWriter.create(path, info, overwrite=overwrite)
-    program = Program(arguments)
+    program = Program(arguments, output_to_errors)
     metering = Metering.start(writer, program.pid)
     program.go(Settings(str((path / RAW).absolute()), plan).to_json())
     code = program.wait()

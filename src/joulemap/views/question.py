@@ -9,8 +9,8 @@ from typing import Literal
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.regions import Region
 
-By = Literal["module", "op", "phase", "device", "step", "region"]
-BYS: tuple[By, ...] = ("module", "op", "phase", "device", "step", "region")
+By = Literal["module", "tensor", "op", "phase", "device", "step", "region"]
+BYS: tuple[By, ...] = ("module", "tensor", "op", "phase", "device", "step", "region")
 
 
 @dataclass(frozen=True, slots=True)

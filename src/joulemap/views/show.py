@@ -94,7 +94,7 @@ def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
         return step_rows(footprint)
     if question.by == "region":
         return region_rows(question)
-    if question.by != "module":
+    if question.by not in ("module", "tensor"):
         footprint = _grouped(footprint, question.by)
     elif question.depth is not None:
         footprint = footprint.at(question.depth)
@@ -107,12 +107,17 @@ def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
 
 
 def _grouped(footprint: Footprint, by: By, together: Set[str] = frozenset()) -> Footprint:
-    """Rows by operation type, phase or device, whatever their names; or some of these as one row."""
-    column: Labels = getattr(footprint, by)
+    """Rows by name, operation type, phase or device; or some of these as one row."""
+    column = _column(footprint, by)
     if not together:
-        return footprint.rollup(column, keep=(by,))
+        return footprint.rollup(column, keep=() if by == "tensor" else (by,))
     chosen = np.array([word in together for word in column.words])[column.codes]
     return footprint.take(chosen).rollup(Labels.of("rest", int(chosen.sum())), keep=())
+
+
+def _column(footprint: Footprint, by: By) -> Labels:
+    label: Labels = footprint.name if by == "tensor" else getattr(footprint, by)
+    return label
 
 
 def _module_lines(footprint: Footprint, question: Question) -> list[Line]:
@@ -269,6 +274,7 @@ def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
         for row, label in enumerate(rows.name)
     ]
     lines.sort(key=lambda line: -(line.power_w or 0.0) if question.power else -line.energy_j)
+    lines.sort(key=lambda line: _is_bucket(line.label) and question.by == "tensor")
     shown = lines[: question.top]
     if len(shown) < len(lines):
         rest = _grouped(footprint, question.by, {line.label for line in lines[len(shown) :]})
@@ -279,8 +285,13 @@ def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
     return shown
 
 
+def _is_bucket(name: str) -> bool:
+    """``(start-up)`` and its like are time, not tensors: they stand last."""
+    return name.startswith("(") and SEPARATOR not in name
+
+
 def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
-    rows = footprint.rollup(getattr(footprint, by), keep=("phase",))
+    rows = footprint.rollup(_column(footprint, by), keep=("phase",))
     found: dict[str, dict[str, float]] = {}
     for label, phase, energy in zip(rows.name, rows.phase, rows.energy_j.tolist(), strict=True):
         found.setdefault(label, {})[phase] = energy
@@ -289,6 +300,7 @@ def _phases(footprint: Footprint, by: By) -> dict[str, dict[str, float]]:
 
 _LINES: dict[By, Callable[[Footprint, Question], list[Line]]] = {
     "module": _module_lines,
+    "tensor": _group_lines,
     "op": _group_lines,
     "phase": _group_lines,
     "device": _group_lines,

@@ -27,14 +27,18 @@ class Heading:
     facts: Sequence[str] = ()
 
 
-def render(answer: Answer, heading: Heading, console: Console) -> None:
-    """Print an answer: heading, lines, the sum that must add up, the meters, warnings."""
+def render(answer: Answer, heading: Heading | None, console: Console) -> None:
+    """Print an answer: heading, lines, the sum that must add up, the meters, warnings; or the lines alone."""
     people = console.is_terminal
+    table = _table(answer, console.width if people else _WIDER, people)
+    if heading is None:
+        console.print(table)
+        return
     console.print(
         Text(printable(heading.title), style="bold"), Text("  " + " · ".join(heading.facts), style="dim")
     )
     console.print()
-    console.print(_table(answer, console.width if people else _WIDER, people))
+    console.print(table)
     console.print()
     for line in _sums(answer):
         console.print(line, soft_wrap=not people, highlight=False)
