@@ -375,7 +375,7 @@ odd = st.one_of(
 fields = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), fields, odd), max_size=6), odd)
 def test_odd_values_are_left_out_or_refused(tmp_path_factory, changes, base):
     events = [

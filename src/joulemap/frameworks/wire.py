@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from joulemap.traces import Int64
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+NO_SPAN = -1
 _AT_ONCE = 1 << 16
 _U64 = np.uint64
 _LOW, _HIGH = _U64(0x0101010101010101), _U64(0x8080808080808080)
@@ -100,7 +101,8 @@ def numbers(data: bytes, field: Field) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The fields of many messages, as columns: whose it is, its number, value and end as in ``Field``."""
+    """The fields of many messages, as columns: whose it is, its number, and its value, or where that starts
+    and ends; ``end`` is ``NO_SPAN`` for numbers."""
 
     message: Int64
     number: Int64
@@ -111,10 +113,14 @@ class Columns:
         """Some of the fields."""
         return Columns(self.message[rows], self.number[rows], self.value[rows], self.end[rows])
 
+    def spans(self, number: int) -> Columns:
+        """The fields of one number that are texts or messages."""
+        return self.take((self.number == number) & (self.end != NO_SPAN))
+
     def of(self, number: int, count: int, missing: int = 0) -> Int64:
-        """The value of one field for each of ``count`` messages; the last one where it is repeated."""
+        """The number in one field for each of ``count`` messages; the last one where it is repeated."""
         column = np.full(count, missing, np.int64)
-        rows = self.number == number
+        rows = (self.number == number) & (self.end == NO_SPAN)
         column[self.message[rows]] = self.value[rows]
         return column
 
@@ -167,7 +173,8 @@ class _Piece:
             value[rows], after[rows] = self._values(each, start[rows], end[rows])
         if not number.all():
             raise Torn("a field has no number")
-        return Columns(row, number, value, after + self._begin), after
+        stop = np.where(kind == LENGTH, after + self._begin, NO_SPAN)
+        return Columns(row, number, value, stop), after
 
     def _values(self, kind: int, start: Int64, end: Int64) -> tuple[Int64, Int64]:
         """The values of fields of one kind, and where they end."""

@@ -20,6 +20,7 @@ from joulemap.program import SEPARATOR
 _ASSIGNS = re.compile(r"Assign|Apply|Scatter")
 _ADDS_UP = ("AddN", "AddV2", "Add")
 _CAPTURED = "Placeholder"
+_MAKES_LIST = ("EmptyTensorList", "TensorListReserve", "Const")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Dataflow:
         self.backward = self._backward()
         self.optimizer = self._optimizer()
         self.recomputed = self._recomputed()
+        self.metrics = self._metrics()
         self.variable = self._variables()
         """The variable, or the layer of the variable, that an optimizer's node helps to update; empty
         where it serves several."""
@@ -91,17 +93,19 @@ class Dataflow:
         return found | self._left_over(found)
 
     def _updating_scopes(self) -> set[str]:
-        """Scopes of no layer in which gradients arrive and variables are assigned."""
-        assigned, arrived = set(), set()
+        """Scopes in which gradients arrive and variables are assigned, and which no gradient needs."""
+        assigned, arrived, needed = set(), set(), set()
         for name, node in self._nodes.items():
             scope = scopes.first(name)
-            if scope == name or name in self.backward or self._layers.find(name):
+            if scope == name or name in self.backward:
                 continue
             if _ASSIGNS.search(node.op):
                 assigned.add(scope)
             if any(before in self.backward for before in node.inputs):
                 arrived.add(scope)
-        return assigned & arrived
+            if any(after in self.backward for after in self._consumers[name]):
+                needed.add(scope)
+        return (assigned & arrived) - needed
 
     def _only_feeds(self, name: str, optimizer: Collection[str]) -> bool:
         """Gradients feed the optimizer too, but they are the backward pass."""
@@ -119,22 +123,59 @@ class Dataflow:
         left = {scopes.first(name) for name in optimizer} - work
         return {name for name in self._nodes if scopes.first(name) in left}
 
+    def _metrics(self) -> set[str]:
+        """Unscoped work that only serves to assign variables outside of every layer and optimizer, and
+        what is read off those variables: Keras' metrics."""
+        found = {
+            name
+            for name, node in self._nodes.items()
+            if _ASSIGNS.search(node.op) and name not in self.optimizer and not self.scoped(name)
+        }
+        pending = list(found)
+        for name in pending:
+            handle = self._nodes[name].inputs[:1]
+            readers = [after for before in handle for after in self._consumers.get(before, ())]
+            fresh = [after for after in (*readers, *self._consumers[name]) if self._is_free(after)]
+            fresh += [
+                before
+                for before in self._nodes[name].inputs
+                if self._only_feeds(before, found) and self._is_free(before)
+            ]
+            pending.extend(dict.fromkeys(node for node in fresh if node not in found))
+            found.update(fresh)
+        return found
+
+    def _is_free(self, name: str) -> bool:
+        """Whether nothing else says where a node belongs."""
+        return not self.scoped(name) and name not in self.optimizer and name not in self.backward
+
     def _recomputed(self) -> set[str]:
-        """Nodes of layers that come after a gradient, and feed nothing but gradients and each other."""
-        found: set[str] = set()
-        pending = list(self.backward)
+        """Nodes of layers that come after a gradient, and feed nothing but gradients and each other.
+
+        Lists that a loop will fill for its gradient are made before the loop, and are no gradients yet.
+        """
+        after_gradient: set[str] = set()
+        pending = [name for name in self.backward if self._nodes[name].op not in _MAKES_LIST]
         while pending:
             for after in self._consumers[pending.pop()]:
-                if after not in found and after not in self.backward and after not in self.optimizer:
-                    found.add(after)
+                if not (after in after_gradient or after in self.backward or after in self.optimizer):
+                    after_gradient.add(after)
                     pending.append(after)
-        pending = list(found)
+        serving = after_gradient | self.backward
+        pending = list(after_gradient)
         while pending:
             name = pending.pop()
-            if name in found and not all(a in found or a in self.backward for a in self._consumers[name]):
-                found.remove(name)
-                pending.extend(before for before in self._nodes[name].inputs if before in found)
-        return {name for name in found if self._layers.find(name)}
+            if name in after_gradient and not self._only_serves(name, serving):
+                after_gradient.remove(name)
+                serving.remove(name)
+                pending.extend(before for before in self._nodes[name].inputs if before in after_gradient)
+        return {name for name in after_gradient if self._layers.find(name)}
+
+    def _only_serves(self, name: str, others: set[str]) -> bool:
+        """Whether a node feeds only others. A layer's result may go unused the second time."""
+        if not self._consumers[name]:
+            return self._layers.find(name) is not None
+        return others.issuperset(self._consumers[name])
 
     def _variables(self) -> dict[str, str]:
         assigned = {name: self._assigned(name) for name in self.optimizer}
@@ -172,7 +213,8 @@ class Dataflow:
 
     def _reader(self, handle: str) -> str | None:
         """The layer that reads a captured variable in the forward pass: what its readers have in common."""
-        found = (self._layers.find(after) for after in self._consumers[handle] if after not in self.backward)
+        others = set(self._consumers[handle]) - self.backward - self.optimizer
+        found = map(self._layers.find, others)
         paths = [one[0].split(SEPARATOR) for one in found if one is not None]
         common = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
         return SEPARATOR.join(common) or None

@@ -21,6 +21,7 @@ INPUT_FUNCTION = "(input pipeline)"
 """The function of what the input pipeline runs."""
 
 _DATA_THREADS, _PYTHON = "tf_data", "python"
+_PIPELINE = (Role.DATA, Role.WAITING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Frames:
         number = self.events.numbers("id")
         runs = np.flatnonzero(self.role == Role.RUN)
         called = self.words(self.around(Role.FUNCTION)[runs], roles.EAGER)
-        in_pipeline = self._on(_DATA_THREADS)[runs] | (self.around(Role.DATA)[runs] != NONE)
+        in_pipeline = self._on(_DATA_THREADS)[runs] | (self.around(*_PIPELINE)[runs] != NONE)
         words = (*called.words, INPUT_FUNCTION)
         codes = np.where(in_pipeline, len(called.words), called.codes)
         process = self.around(Role.PROCESS)
@@ -77,7 +78,7 @@ class Frames:
         at = pool.handed_over(mine, number[self.event[runs]], np.arange(len(runs)))
         unknown = np.int32(called.code(""))
         code = np.where(at != NONE, codes[at], unknown) if len(runs) else np.full(len(self), unknown)
-        in_pipeline_now = self._on(_DATA_THREADS) | (self.around(Role.DATA) != NONE)
+        in_pipeline_now = self._on(_DATA_THREADS) | (self.around(*_PIPELINE) != NONE)
         return Labels(np.where(in_pipeline_now, len(called.words), code).astype(np.int32), words)
 
     def wrappers(self) -> NDArray[np.bool_]:
@@ -114,7 +115,7 @@ def _owners(
     """
     is_task, executor = role == Role.TASK, role == Role.PROCESS
     around = pool.innermost(spans, forest, events.line[records], events.start_ns[records])
-    source = pool.nearest(forest, is_task | executor | np.isin(role, WORK))
+    source = pool.nearest(forest, is_task | executor | np.isin(role, (*WORK, Role.WAITING)))
     came_from = np.where(around != NONE, source[around], NONE)
     came_from[(came_from != NONE) & executor[came_from]] = NONE
     origin = np.full(len(role), NONE)

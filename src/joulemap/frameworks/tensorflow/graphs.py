@@ -64,6 +64,9 @@ class Graphs:
             for graph in graphs
         ]
 
+    def __len__(self) -> int:
+        return len(self._graphs)
+
     def of_function(self, function: str) -> list[Graph]:
         """The graph that ran as a function (``__inference_train_step_123``), if it is known."""
         return [graph for graph in self._graphs if function in graph.functions]

@@ -13,6 +13,7 @@ from joulemap.program import SEPARATOR
 
 CLIPPING = "gradient clipping"
 UPDATE = "(update)"
+METRICS = "(metrics)"
 OPTIMIZER = "optimizer"
 RUNTIME = "(runtime)"
 INPUT = "input pipeline"
@@ -58,7 +59,9 @@ def _place(name: str, node: Node, flow: Dataflow, layers: Layers) -> Place:
     if name in flow.backward:
         return Place(f"{ACCUMULATION}/{node.op}", "backward")
     if name in flow.optimizer:
-        return Place(_optimizer_name(name, node, flow), "optimizer")
+        return Place(_optimizer_name(name, node, flow, layers), "optimizer")
+    if name in flow.metrics:
+        return Place(f"{METRICS}/{node.op}", "other")
     made = scopes.as_made(name)
     phase = "recompute" if name in flow.recomputed else "forward"
     return Place(
@@ -82,11 +85,15 @@ def _under(made: str, op: str) -> str:
     return made if SEPARATOR in made else f"{made}/{op}"
 
 
-def _optimizer_name(name: str, node: Node, flow: Dataflow) -> str:
+def _optimizer_name(name: str, node: Node, flow: Dataflow, layers: Layers) -> str:
     made, variable = scopes.as_made(name), flow.variable.get(name)
     if scopes.is_clipping(name):
         return f"{CLIPPING}/{made}"
     if not flow.scoped(name):
         return f"{variable}/{UPDATE}/{node.op}" if variable else f"{OPTIMIZER}/{node.op}"
-    scope, _, rest = made.partition(SEPARATOR)
-    return f"{scope}/{variable}/{rest}" if variable and rest else _under(made, node.op)
+    scope, _, rest = layers.resolve(made).partition(SEPARATOR)
+    return (
+        SEPARATOR.join((scope, variable, rest))
+        if variable and rest
+        else _under(layers.resolve(made), node.op)
+    )

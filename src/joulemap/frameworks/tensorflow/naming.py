@@ -69,7 +69,7 @@ class Naming:
             return self._node(subject, context.function)
         if subject.role == Role.EAGER:
             return _eager(subject.name, context)
-        if subject.role == Role.DATA:
+        if subject.role in (Role.DATA, Role.WAITING):
             return _in_pipeline(_pipeline_path(subject.name))
         if subject.role == Role.KERNEL:
             return _kernel(subject.name)

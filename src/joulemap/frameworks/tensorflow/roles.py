@@ -20,7 +20,11 @@ _NO_WORK = frozenset(
 )
 """Marks without length, and ranges that only wait for what runs inside them or elsewhere."""
 
-_WAITS = frozenset({"PrefetchConsume", "ParallelMapConsume", "BlockUntilReady"})
+_WAITING = re.compile(
+    r"Iterator::(?:.*::)?(?:Root|Prefetch|Parallel\w+|MapAndBatch\w*)$|IteratorGetNextOp::DoCompute$|\w+Consume$"
+)
+"""Parts of the input pipeline that only take over what other threads have made."""
+
 _DATA = re.compile(r"Iterator(?:::|GetNextOp)|MakeIterator::|(?:Prefetch|ParallelMap|MapAndBatch)\w*$")
 _DATA_OP = re.compile(r"\w*(?:Dataset(?:V\d)?|Iterator\w*|Optional\w+)$")
 _COMPILING = re.compile(
@@ -40,9 +44,9 @@ class Role(IntEnum):
     """An instruction that XLA compiled runs."""
     DATA = 4
     """The input pipeline works."""
-    COMPILING = 5
-    GLUE = 6
-    """The runtime, or a wait."""
+    WAITING = 5
+    """The input pipeline waits for itself."""
+    COMPILING = 6
     PROCESS = 7
     """The executor goes through a graph's nodes."""
     RUN = 8
@@ -102,12 +106,14 @@ def role(described: Described) -> Role:
 def _eager_role(op: str) -> Role:
     if _FUNCTION.match(op):
         return Role.FUNCTION
+    if op == "IteratorGetNext":
+        return Role.WAITING
     return Role.DATA if _DATA_OP.match(op) else Role.EAGER
 
 
 def _working_role(described: Described) -> Role:
-    if described.name in _WAITS:
-        return Role.GLUE
+    if _WAITING.match(described.name):
+        return Role.WAITING
     if node_and_op(described.name, described.display):
         return Role.NODE
     if _DATA.match(described.name):

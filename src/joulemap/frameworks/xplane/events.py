@@ -19,7 +19,6 @@ _ID, _NAME, _TIME_NS, _EVENT, _DISPLAY_NAME = 1, 2, 3, 4, 11
 _DESCRIBED, _OFFSET_PS, _DURATION_PS, _STAT = 1, 2, 3, 4
 _KEY = 1
 _EVENT_TAG = _EVENT << 3 | wire.LENGTH
-_ONE_BYTE = 0x7F
 _PS_PER_NS = 1000
 _EPOCH_SINCE_NS = 10**18
 """A line's time that is later than this (September 2001) counts from 1970, not from the profile's start."""
@@ -138,7 +137,7 @@ def _read_line(data: bytes, field: Field, origin_ns: int) -> _LineEvents:
         found.of(_DESCRIBED, len(start)),
         time_ns + offset_ps // _PS_PER_NS,
         time_ns + (offset_ps + np.maximum(length_ps, 0)) // _PS_PER_NS,
-        _stats(data, found.take(found.number == _STAT)),
+        _stats(data, found.spans(_STAT)),
     )
 
 
@@ -155,10 +154,7 @@ def _spans(data: bytes, start: int, end: int) -> tuple[list[Field], Int64, Int64
             others.append(other)
             start = other.end
             continue
-        length = data[start + 1]
-        start += 2
-        if length > _ONE_BYTE:
-            length, start = wire.varint(data, start - 1, end)
+        length, start = wire.varint(data, start + 1, end)
         starts.append(start)
         start += length
         ends.append(start)

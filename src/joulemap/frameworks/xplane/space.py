@@ -20,6 +20,7 @@ from joulemap.frameworks.xplane.plane import Plane
 HOST, GPU, METADATA = "/host:CPU", "/device:GPU:", "/host:metadata"
 _ENVIRONMENT, _START = "Task Environment", "profile_start_time"
 _PLANE = 1
+_PLANE_TAG, _PLANE_BEGINS = b"\x0a", (b"\x08", b"\x12", b"\x1a")
 _SHORTER = "Profile fewer steps at a time: a profile of more than 2 GB is not written."
 
 
@@ -32,6 +33,15 @@ class Space:
     planes: tuple[Plane, ...]
     events: dict[str, Events]
     """The events of the host and of the GPUs, by the name of their plane."""
+
+
+def is_space(head: bytes) -> bool:
+    """Whether a file that begins so may be an XPlane file: a plane, which begins with its number or name."""
+    try:
+        _, start = wire.varint(head, 1, len(head))
+    except Torn:
+        return False
+    return head[:1] == _PLANE_TAG and head[start : start + 1] in _PLANE_BEGINS
 
 
 def read_space(path: Path, progress: Callable[[float], None] | None = None) -> Space:
