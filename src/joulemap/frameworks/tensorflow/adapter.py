@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.frameworks.adapter import StepListener, TracerBusy
@@ -29,7 +30,7 @@ class TensorFlowAdapter:
         self._patches = Patches()
         self._profiler: Profiler | None = None
         self._attached: set[str] = set()
-        _inert_after_fork(self._watch)
+        _call_in_children(weakref.WeakMethod(self._leave_to_parent))
 
     @property
     def problems(self) -> list[str]:
@@ -72,6 +73,12 @@ class TensorFlowAdapter:
         self._watch.on = False
         self._patches.restore()
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child hooks do nothing: the recording is its parent's."""
+        self._watch.on = self._watch.ranges.open = False
+        if self._profiler is not None:
+            self._profiler.leave_to_parent()
+
 
 def _is_keras_3() -> bool:
     return not str(sys.modules["keras"].__version__).startswith("2.")
@@ -82,13 +89,12 @@ def _runs_on_tensorflow() -> bool:
     return bool(sys.modules["keras"].config.backend() == "tensorflow")
 
 
-def _inert_after_fork(watch: Watch) -> None:
-    """In a forked child hooks do nothing: the recording is its parent's."""
-    held = weakref.ref(watch)
+def _call_in_children(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """After every fork from now on, as long as there is the adapter; there is no way to take that back."""
 
-    def switch_off() -> None:
-        inherited = held()
-        if inherited is not None:
-            inherited.on = inherited.ranges.open = False
+    def call() -> None:
+        held = method()
+        if held is not None:
+            held()
 
-    os.register_at_fork(after_in_child=switch_off)
+    os.register_at_fork(after_in_child=call)

@@ -6,6 +6,7 @@ and nothing in a traceback.
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,19 +56,21 @@ def _functions(watch: Watch, patches: Patches) -> None:
         watch.steps.begin(STEP_NAMES.get(label, label))
         return True
 
+    make, leave = trace.Trace.__init__, trace.Trace.__exit__
+
     class FunctionTrace(trace.Trace):  # type: ignore[misc] # a class of TensorFlow's
         """A call, announced as a step where no other function is being traced."""
 
         def __init__(self, name: str, **kwargs: Any) -> None:
-            super().__init__(name, **kwargs)
+            make(self, name, **kwargs)
             self._function = name
 
         def __enter__(self) -> Any:
             self._announced = watch.attempt(begin, self._function)
-            return super().__enter__()
+            return self
 
         def __exit__(self, *error: Any) -> None:
-            super().__exit__(*error)
+            leave(self, *error)
             if self._announced:
                 watch.attempt(watch.steps.end)
 
@@ -93,20 +96,25 @@ def _annotations(watch: Watch, patches: Patches) -> None:
     """Steps that a program or tf_keras marks for the profiler: ``Trace("train", step_num=i, _r=1)``."""
     from tensorflow.python.profiler.trace import Trace
 
+    make, enter, leave = Trace.__init__, Trace.__enter__, Trace.__exit__
+
     def made(trace: Any, name: str, **kwargs: Any) -> None:
+        make(trace, name, **kwargs)
         if "_r" in kwargs or "step_num" in kwargs:
             trace._step = name
 
-    def entered(trace: Any) -> None:
+    def entered(trace: Any) -> Any:
         if "_step" in vars(trace):
-            watch.steps.begin(trace._step)
+            watch.attempt(watch.steps.begin, trace._step)
+        return enter(trace)
 
-    def left(trace: Any, *_: Any) -> None:
+    def left(trace: Any, *error: Any) -> None:
+        leave(trace, *error)
         if "_step" in vars(trace):
-            watch.steps.end()
+            watch.attempt(watch.steps.end)
 
-    for name, hook in (("__init__", made), ("__enter__", entered), ("__exit__", left)):
-        patches.put(Trace, name, after(vars(Trace)[name], watch, hook))
+    for original, ours in ((make, made), (enter, entered), (leave, left)):
+        patches.put(Trace, original.__name__, functools.wraps(original)(ours))
 
 
 def _sessions(watch: Watch, patches: Patches) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import Any
 
-from joulemap.frameworks.tensorflow.patches import Patches, after, around
+from joulemap.frameworks.tensorflow.patches import Patches, around
 from joulemap.frameworks.tensorflow.paths import LayerPaths
 from joulemap.frameworks.tensorflow.ranges import LAYER, PHASE
 from joulemap.frameworks.tensorflow.watch import Watch
@@ -28,7 +29,8 @@ def _scopes(watch: Watch, patches: Patches) -> None:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    paths = LayerPaths()
+    paths, ranges, eagerly = LayerPaths(), watch.ranges, context.executing_eagerly
+    enter, leave = name_scope.__enter__, name_scope.__exit__
 
     def path() -> str:
         stack = global_state.get_global_attribute("name_scope_stack")
@@ -36,20 +38,32 @@ def _scopes(watch: Watch, patches: Patches) -> None:
         names = [outermost, *(scope.name for scope in stack[1:])]
         return paths.path(zip(names, (scope.caller for scope in stack), strict=True))
 
-    def entered(scope: Any) -> None:
-        if context.executing_eagerly():
-            if watch.ranges.open:
-                phase = [PHASE + "optimizer"] if isinstance(scope.caller, BaseOptimizer) else []
-                watch.ranges.enter(scope, *phase, LAYER + path())
-        elif scope._pop_on_exit:
+    def opened_eagerly(scope: Any) -> None:
+        phase = [PHASE + "optimizer"] if isinstance(scope.caller, BaseOptimizer) else []
+        ranges.enter(scope, *phase, LAYER + path())
+
+    def opened_in_graph(scope: Any) -> None:
+        if scope._pop_on_exit:
             graph = ops.get_default_graph()
             watch.capture.opened(graph, graph.get_name_scope(), path())
 
-    def left(scope: Any, *_: Any) -> None:
-        watch.ranges.leave(scope)
+    @functools.wraps(enter)
+    def entered(scope: Any) -> Any:
+        result = enter(scope)
+        if not eagerly():
+            watch.attempt(opened_in_graph, scope)
+        elif ranges.open:
+            watch.attempt(opened_eagerly, scope)
+        return result
 
-    patches.put(name_scope, "__enter__", after(name_scope.__enter__, watch, entered))
-    patches.put(name_scope, "__exit__", after(name_scope.__exit__, watch, left))
+    @functools.wraps(leave)
+    def left(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        if ranges.any:
+            watch.attempt(ranges.leave, scope)
+        return leave(scope, *args, **kwargs)
+
+    patches.put(name_scope, "__enter__", entered)
+    patches.put(name_scope, "__exit__", left)
 
 
 def _steps(watch: Watch, patches: Patches) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from joulemap.frameworks.tensorflow.patches import Patches, after, around
@@ -18,12 +19,25 @@ def hook_tf_keras(package: str, watch: Watch, patches: Patches) -> None:
         watch.attempt(hook, package, watch, patches)
 
 
+@dataclass
+class _Call:
+    """A layer that is being called, and whether the scope of this call has been seen."""
+
+    manager: Any
+    seen: bool = False
+
+
 class _Calls(threading.local):
-    """The layers that are being called on this thread: contexts, and whether their scope has been seen."""
+    """The calls that are open on this thread, from the outermost on."""
 
     def __init__(self) -> None:
-        self.contexts: list[Any] = []
-        self.seen: list[bool] = []
+        self.stack: list[_Call] = []
+
+    def forget(self, manager: Any) -> None:
+        """The call of ``manager`` is over, and so is what it left open."""
+        if any(call.manager is manager for call in self.stack):
+            while self.stack.pop().manager is not manager:
+                pass
 
 
 def _layers(package: str, watch: Watch, patches: Patches) -> None:
@@ -31,30 +45,28 @@ def _layers(package: str, watch: Watch, patches: Patches) -> None:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    call = importlib.import_module(f"{package}.src.engine.base_layer_utils").CallContextManager
+    utils = importlib.import_module(f"{package}.src.engine.base_layer_utils")
     precision = importlib.import_module(f"{package}.src.mixed_precision.autocast_variable")
-    inside = precision.enable_auto_cast_variables
+    call, inside = utils.CallContextManager, precision.enable_auto_cast_variables
     calls, paths = _Calls(), LayerPaths()
 
     def path() -> str:
-        layers = [one._state["layer"] for one in calls.contexts]
+        layers = [one.manager._state["layer"] for one in calls.stack]
         return paths.path((layer.name, layer) for layer in layers)
 
     def entered(manager: Any) -> None:
-        calls.contexts.append(manager)
-        calls.seen.append(False)
+        calls.stack.append(_Call(manager))
         if watch.ranges.open and context.executing_eagerly():
             watch.ranges.enter(manager, LAYER + path())
 
     def left(manager: Any, *_: Any) -> None:
-        watch.ranges.leave(manager)
-        while calls.contexts and manager in calls.contexts:
-            calls.contexts.pop()
-            calls.seen.pop()
+        calls.forget(manager)
+        if watch.ranges.any:
+            watch.ranges.leave(manager)
 
     def scope_opened(_: Any) -> None:
-        if calls.contexts and not calls.seen[-1] and not context.executing_eagerly():
-            calls.seen[-1] = True
+        if calls.stack and not calls.stack[-1].seen and not context.executing_eagerly():
+            calls.stack[-1].seen = True
             graph = ops.get_default_graph()
             watch.capture.opened(graph, graph.get_name_scope(), path())
 

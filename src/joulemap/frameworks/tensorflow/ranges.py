@@ -16,31 +16,37 @@ class Range(Protocol):
     def Stop(self) -> None: ...  # noqa: N802 - TensorFlow's name
 
 
+class _Opened(threading.local):
+    """A thread's open ranges, and who opened them."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Any, list[Range]]] = []
+
+
 class Ranges:
-    """Open ranges, by thread; nothing happens while no session is open."""
+    """Open ranges, by thread; none are opened while there is no session."""
 
     def __init__(self) -> None:
         self.open = False
         self.make: Callable[[str], Range] | None = None
-        self._local = threading.local()
+        self._opened = _Opened()
+
+    @property
+    def any(self) -> bool:
+        """Whether this thread has any to close."""
+        return bool(self._opened.stack)
 
     def enter(self, owner: Any, *names: str) -> None:
         """Open ranges that ``owner`` closes."""
         if self.open and self.make is not None:
-            self._stack().append((owner, [self.make(name) for name in names]))
+            self._opened.stack.append((owner, [self.make(name) for name in names]))
 
     def leave(self, owner: Any) -> None:
         """Close what ``owner`` opened, and what was left open inside it."""
-        stack = self._stack()
+        stack = self._opened.stack
         if any(opened is owner for opened, _ in stack):
             opened = None
             while opened is not owner:
                 opened, ranges = stack.pop()
                 for one in reversed(ranges):
                     one.Stop()
-
-    def _stack(self) -> list[tuple[Any, list[Range]]]:
-        stack: list[tuple[Any, list[Range]]] | None = getattr(self._local, "stack", None)
-        if stack is None:
-            stack = self._local.stack = []
-        return stack
