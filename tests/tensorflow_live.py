@@ -12,7 +12,7 @@ from joulemap.frameworks.tensorflow.adapter import TensorFlowAdapter
 
 
 class Heard:
-    """A ``StepListener`` that keeps what it hears; ``steps`` are the outermost ones, as the recorder has it."""
+    """A ``StepListener`` that keeps what it hears; ``steps`` are the outermost, as the recorder has it."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
