@@ -137,6 +137,18 @@ def test_signatures_of_a_saved_model(tmp_path: Path):
     assert heard.steps == ["signature_wrapper_double", "restored_function_body"]
 
 
+def test_arguments_may_have_any_name(tmp_path: Path):
+    def add(hook, function, original, watch):
+        return hook + function + original + watch
+
+    one = tf.constant(1.0)
+    names = {"hook": one, "function": one, "original": one, "watch": one}
+    with attached(tmp_path, "tensorflow") as (_, heard):
+        concrete = tf.function(add).get_concrete_function(**names)
+        assert float(concrete(**names)) == 4.0
+    assert heard.steps == ["add"]
+
+
 def test_steps_that_the_program_annotates(tmp_path: Path):
     with attached(tmp_path, "tensorflow") as (_, heard):
         for i in range(2):

@@ -82,7 +82,7 @@ def _concrete_functions(watch: Watch, patches: Patches) -> None:
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-    def begin(function: Any, *_: Any, **__: Any) -> bool | None:
+    def begin(function: Any, /, *_: Any, **__: Any) -> bool | None:
         if not context.executing_eagerly():
             return None
         watch.steps.begin(function.graph.name)
@@ -125,7 +125,7 @@ def _sessions(watch: Watch, patches: Patches) -> None:
 
     seen: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
-    def begin(session: Any, fetches: Any, *_: Any, **__: Any) -> bool:
+    def begin(session: Any, /, fetches: Any, *_: Any, **__: Any) -> bool:
         watch.steps.begin("session.run")
         watch.attempt(compiles, session, fetches)
         return True
@@ -154,7 +154,7 @@ def _gradients(watch: Watch, patches: Patches) -> None:
     from tensorflow.python.eager import context
     from tensorflow.python.eager.backprop import GradientTape
 
-    def begin(tape: Any, *_: Any, **__: Any) -> Any:
+    def begin(tape: Any, /, *_: Any, **__: Any) -> Any:
         if not watch.ranges.open or not context.executing_eagerly():
             return None
         watch.ranges.enter(tape, PHASE + "backward")

@@ -107,7 +107,7 @@ class AnnouncedFunction:
         vars(announced)["_joulemap_plain"] = function
         return announced
 
-    def _begin(self, *_: Any, **__: Any) -> bool:
+    def _begin(self, /, *_: Any, **__: Any) -> bool:
         self._watch.steps.begin(self._label)
         return True
 

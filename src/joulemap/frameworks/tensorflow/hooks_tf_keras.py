@@ -79,7 +79,7 @@ def _optimizers(package: str, watch: Watch, patches: Patches) -> None:
     """The optimizer's part of an eager program."""
     from tensorflow.python.eager import context
 
-    def begin(optimizer: Any, *_: Any, **__: Any) -> Any:
+    def begin(optimizer: Any, /, *_: Any, **__: Any) -> Any:
         if not watch.ranges.open or not context.executing_eagerly():
             return None
         watch.ranges.enter(optimizer, PHASE + "optimizer", LAYER + optimizer.name)

@@ -33,7 +33,7 @@ class Watch:
         self.ranges = Ranges()
         self.problems: list[str] = []
 
-    def attempt(self, hook: Callable[..., Result], *args: Any, **kwargs: Any) -> Result | None:
+    def attempt(self, hook: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result | None:
         """Call a hook of ours; the program does not notice if it fails, and it is noted once."""
         if not self.on:
             return None
