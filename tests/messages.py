@@ -88,3 +88,27 @@ def write_space(path: Path, *planes, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(space(*planes, **options))
     return path
+
+
+# Compiled programs, as in hlo.proto
+
+
+def instruction(name, opcode, number_, op_name="", op_type="", operands=(), called=()):
+    metadata = length(1, op_type) + length(2, op_name)
+    return (
+        length(1, name)
+        + length(2, opcode)
+        + length(7, metadata)
+        + number(35, number_)
+        + length(36, b"".join(map(varint, operands)))
+        + length(38, b"".join(map(varint, called)))
+    )
+
+
+def computation(number_, root, *instructions):
+    return b"".join(length(2, one) for one in instructions) + number(5, number_) + number(6, root)
+
+
+def module(*computations, name="jit_step", program_id=42):
+    inner = length(1, name) + b"".join(length(3, one) for one in computations) + number(5, program_id)
+    return length(1, inner)

@@ -1,6 +1,6 @@
 """Small real TensorFlow programs, run under the live adapter so that they leave raw folders behind.
 
-``python -m tests.tensorflow_programs MODE FOLDER``: a process of its own for each, as TensorFlow keeps state.
+``python -m tests.tensorflow_programs FOLDER PROGRAM…``: one process, since TensorFlow is slow to import.
 """
 
 import os
@@ -24,24 +24,24 @@ class NoListener:
         pass
 
 
-def main(mode, folder):
-    from joulemap.frameworks.tensorflow.adapter import TensorFlowAdapter
-
-    adapter = TensorFlowAdapter(folder)
+def main(folder, programs):
+    import keras
     import tensorflow  # noqa: F401
 
-    adapter.attach("tensorflow", NoListener())
-    import keras
+    from joulemap.frameworks.tensorflow.adapter import TensorFlowAdapter
 
-    adapter.attach("keras", NoListener())
-    keras.utils.set_random_seed(1)
-    warm, traced = PROGRAMS[mode]()
-    warm()
-    adapter.start(folder / "0")
-    traced()
-    adapter.stop()
-    adapter.detach()
-    assert not adapter.problems, adapter.problems
+    for program in programs:
+        adapter = TensorFlowAdapter(folder / program)
+        adapter.attach("tensorflow", NoListener())
+        adapter.attach("keras", NoListener())
+        keras.utils.set_random_seed(1)
+        warm_up, traced = PROGRAMS[program]()
+        warm_up()
+        adapter.start(folder / program / "0")
+        traced()
+        adapter.stop()
+        adapter.detach()
+        assert not adapter.problems, adapter.problems
 
 
 def bert():
@@ -120,7 +120,7 @@ def xla():
     return fit(jit_compile=True)
 
 
-def train_step(recompute=False):
+def train_step():
     import keras
     import tensorflow as tf
 
@@ -225,4 +225,4 @@ def session():
 PROGRAMS = {each.__name__: each for each in (fit, xla, function, eager, loops, recompute, session)}
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -13,7 +13,7 @@ from joulemap.frameworks.xplane.events import Line
 from joulemap.frameworks.xplane.hlo import Module
 from joulemap.frameworks.xplane.pool import NONE, Spans
 from joulemap.frameworks.xplane.space import GPU, HOST, is_space, read_space
-from tests.messages import Plane, length, number, space, varint, write_space
+from tests.messages import Plane, computation, instruction, length, module, number, space, write_space
 
 H200 = Path(__file__).parents[2] / "shared" / "data" / "h200"
 START_NS = 1_794_700_000_000_000_000
@@ -213,27 +213,6 @@ def test_tasks_lead_back_through_tasks():
 # Compiled programs
 
 
-def instruction(name, opcode, number_, op_name="", op_type="", operands=(), called=()):
-    metadata = length(1, op_type) + length(2, op_name)
-    return (
-        length(1, name)
-        + length(2, opcode)
-        + length(7, metadata)
-        + number(35, number_)
-        + length(36, b"".join(map(varint, operands)))
-        + length(38, b"".join(map(varint, called)))
-    )
-
-
-def computation(number_, root, *instructions):
-    return b"".join(length(2, one) for one in instructions) + number(5, number_) + number(6, root)
-
-
-def module(*computations, name="jit_step", number_=42):
-    inner = length(1, name) + b"".join(length(3, one) for one in computations) + number(5, number_)
-    return Module(length(1, inner))
-
-
 FUSED = computation(
     1,
     12,
@@ -251,7 +230,7 @@ ENTRY = computation(
     instruction("fusion", "fusion", 33, operands=[32], called=[1]),
     instruction("other", "fusion", 34, operands=[33], called=[2]),
 )
-PROGRAM = module(FUSED, ROOTLESS, ENTRY)
+PROGRAM = Module(module(FUSED, ROOTLESS, ENTRY))
 
 
 def test_an_instruction_says_where_it_came_from():

@@ -15,7 +15,7 @@ _BLANK = r"(?:\s|\#[^\n]*\n)*"
 _NAME = re.compile(_BLANK + r"(?P<name>\w+)" + _BLANK + r":?" + _BLANK)
 _OPENS = re.compile(r"[{<]")
 _CLOSES = re.compile(_BLANK + r"[}>]" + _BLANK + r"[;,]?")
-_VALUE = re.compile(r"""(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<word>[^\s{}<>;,]+)""")
+_VALUE = re.compile(r"""(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<word>[^\s{}<>;,"']+)""")
 _NEXT = re.compile(_BLANK + r"[;,]?")
 _DEEPEST = 100
 

@@ -20,7 +20,7 @@ from joulemap.program import SEPARATOR
 _ASSIGNS = re.compile(r"Assign|Apply|Scatter")
 _ADDS_UP = ("AddN", "AddV2", "Add")
 _CAPTURED = "Placeholder"
-_MAKES_LIST = ("EmptyTensorList", "TensorListReserve", "Const")
+_NO_GRADIENT = ("EmptyTensorList", "TensorListReserve", "Placeholder", "Const")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class Dataflow:
     def _recomputed(self) -> set[str]:
         """Nodes of layers that come after a gradient, and feed nothing but gradients and each other.
 
-        Lists that a loop will fill for its gradient are made before the loop, and are no gradients yet.
+        Lists that a loop will fill for its gradient are made and handed in before it: no gradients yet.
         """
         after_gradient: set[str] = set()
-        pending = [name for name in self.backward if self._nodes[name].op not in _MAKES_LIST]
+        pending = [name for name in self.backward if self._nodes[name].op not in _NO_GRADIENT]
         while pending:
             for after in self._consumers[pending.pop()]:
                 if not (after in after_gradient or after in self.backward or after in self.optimizer):

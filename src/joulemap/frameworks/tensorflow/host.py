@@ -99,6 +99,7 @@ def _subjects(frames: Frames, row: Int64) -> tuple[Int64, list[Subject]]:
 
 def _subject(described: Described) -> Subject:
     role = roles.role(described)
-    if node := roles.node_and_op(described.name, described.display):
-        return Subject(role, described.name, *node)
+    if role == Role.NODE:
+        node, _, op = described.name.rpartition(":")
+        return Subject(role, described.name, node, op)
     return Subject(role, described.name.removeprefix(roles.EAGER))

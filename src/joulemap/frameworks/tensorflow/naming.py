@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from joulemap.frameworks.imported import ACCUMULATION, UNNAMED
 from joulemap.frameworks.jax import names as jax_names
-from joulemap.frameworks.tensorflow import scopes
+from joulemap.frameworks.tensorflow import roles, scopes
 from joulemap.frameworks.tensorflow.frames import INPUT_FUNCTION
 from joulemap.frameworks.tensorflow.graphs import Graph, Graphs
 from joulemap.frameworks.tensorflow.names import INPUT, RUNTIME, Place, place_by_name
@@ -82,6 +82,8 @@ class Naming:
         if function == INPUT_FUNCTION:
             return Named(f"{INPUT}/{inlined.node}", subject.op, "other")
         place = self._place(inlined, subject.op, self._ran[function, inlined.calls])
+        if place.name.startswith(UNNAMED) and roles.is_data_op(subject.op):
+            return _in_pipeline(subject.op)
         return Named(place.name, subject.op, place.phase)
 
     def _place(self, inlined: Inlined, op: str, graphs: Sequence[Graph]) -> Place:

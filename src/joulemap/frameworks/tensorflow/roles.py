@@ -25,6 +25,9 @@ _WAITING = re.compile(
 )
 """Parts of the input pipeline that only take over what other threads have made."""
 
+_CALLS = re.compile(r"(?:Stateful)?PartitionedCall|(?:Stateless)?(?:While|If|Case)|_?Xla\w*(?:Run|Launch)\w*")
+"""Nodes that run other nodes, and wait for them."""
+
 _DATA = re.compile(r"Iterator(?:::|GetNextOp)|MakeIterator::|(?:Prefetch|ParallelMap|MapAndBatch)\w*$")
 _DATA_OP = re.compile(r"\w*(?:Dataset(?:V\d)?|Iterator\w*|Optional\w+)$")
 _COMPILING = re.compile(
@@ -103,19 +106,24 @@ def role(described: Described) -> Role:
     return _working_role(described)
 
 
+def is_data_op(op: str) -> bool:
+    """Whether an operation is the input pipeline's."""
+    return bool(_DATA_OP.match(op))
+
+
 def _eager_role(op: str) -> Role:
     if _FUNCTION.match(op):
         return Role.FUNCTION
     if op == "IteratorGetNext":
         return Role.WAITING
-    return Role.DATA if _DATA_OP.match(op) else Role.EAGER
+    return Role.DATA if is_data_op(op) else Role.EAGER
 
 
 def _working_role(described: Described) -> Role:
     if _WAITING.match(described.name):
         return Role.WAITING
-    if node_and_op(described.name, described.display):
-        return Role.NODE
+    if node := node_and_op(described.name, described.display):
+        return Role.RANGE if _CALLS.fullmatch(node[1]) else Role.NODE
     if _DATA.match(described.name):
         return Role.DATA
     return Role.COMPILING if _COMPILING.match(described.name) else Role.RANGE

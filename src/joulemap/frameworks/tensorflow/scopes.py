@@ -14,7 +14,7 @@ from typing import NamedTuple
 from joulemap.program import SEPARATOR
 
 _INLINED = re.compile(
-    r"(?:(?:^|/)(?:Stateful)?PartitionedCall(?:_\d+)?|(?:^|/)[^/]+/(?:body|cond|then|else|branch\d+)/_\d+)/"
+    r"(?:^|(?<=/))(?:(?:Stateful)?PartitionedCall(?:_\d+)?|[^/]+/(?:body|cond|then|else|branch\d+)/_\d+)/"
 )
 _BODY = re.compile(r"/(?:body|cond|then|else|branch\d+)/_\d+/$")
 _GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
