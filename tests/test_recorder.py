@@ -18,7 +18,7 @@ from joulemap.recorder.between import in_order, named_spans, steps_table, with_s
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import JOURNAL, Journal, read_journal
-from joulemap.recorder.sessions import MOST_FAILURES, Sessions
+from joulemap.recorder.sessions import BUSY_NS, MOST_FAILURES, Sessions
 from joulemap.recorder.steps import COMPILED, SLICE, TRACED, UNTRACED, StepClock
 
 
@@ -102,15 +102,43 @@ def test_sessions_open_and_close_at_the_borders_of_steps(journal: Journal) -> No
     assert [seen for _, seen in steps_of(journal)] == [COMPILED, TRACED, TRACED, UNTRACED, TRACED, UNTRACED]
 
 
-def test_a_tracer_that_fails_is_noted_once_and_left_alone_in_the_end(journal: Journal) -> None:
+def test_somebody_elses_tracing_is_waited_for(journal: Journal) -> None:
+    now_ns = 0
     tracer = Tracer(TracerBusy("TensorBoard is tracing.", "Metering goes on."))
+    sessions = Sessions(journal.path.parent, journal, lambda: now_ns)
+    sessions.add(tracer)
+    assert not any(sessions.start() for _ in range(MOST_FAILURES + 2))
+    assert not sessions.possible
+    now_ns, tracer.error = 2 * BUSY_NS, None
+    assert sessions.possible
+    assert sessions.start()
+    said = "fake could not be traced for a while: TensorBoard is tracing. Metering goes on."
+    assert heard(journal, "warning") == [said]
+
+
+def test_a_step_that_is_cut_short_is_none(journal: Journal) -> None:
+    steps = clock(journal, Plan())
+    for number in range(3):
+        try:
+            steps.begin("train")
+            try:
+                if number == 1:
+                    raise StopIteration
+            finally:
+                steps.end()
+        except StopIteration:
+            steps.begin("after")
+            steps.end()
+    assert [label for label, _ in steps_of(journal)] == ["train", "after", "train"]
+
+
+def test_a_tracer_that_fails_is_noted_once_and_left_alone_in_the_end(journal: Journal) -> None:
+    tracer = Tracer(RuntimeError("no profiler"))
     steps = clock(journal, Plan(trace_all=True), tracer)
     for _ in range(MOST_FAILURES + 2):
         steps.begin("train")
         steps.end()
-    assert heard(journal, "warning") == [
-        "fake could not be traced: TensorBoard is tracing. Metering goes on."
-    ]
+    assert heard(journal, "warning") == ["fake could not be traced: RuntimeError: no profiler"]
     assert {seen for _, seen in steps_of(journal)} == {UNTRACED}
 
 

@@ -26,7 +26,8 @@ class StepListener(Protocol):
         ...
 
     def end(self) -> None:
-        """It ends; in ``finally``, so that every begin has its end."""
+        """It ends; in ``finally``, so that every begin has its end. One that an exception ends is no step:
+        with some frameworks that is how the data end."""
         ...
 
     def compiled(self) -> None:

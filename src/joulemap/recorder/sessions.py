@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter
+from joulemap.frameworks.adapter import Adapter, TracerBusy
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
 MOST_FAILURES = 3
 """Sessions that fail in a row; then a framework is only metered."""
+
+BUSY_NS = 1_000_000_000
+"""How long to wait where somebody else is tracing."""
 
 
 class Sessions:
@@ -25,7 +28,7 @@ class Sessions:
         self._failures: dict[str, int] = {}
         self._said: set[str] = set()
         self._number = 0
-        self._opened_ns = 0
+        self._opened_ns = self._again_ns = 0
         self._start_s = 0.0
 
     def add(self, adapter: Adapter) -> None:
@@ -34,7 +37,9 @@ class Sessions:
 
     @property
     def possible(self) -> bool:
-        """Whether there is anything to trace with."""
+        """Whether there is anything to trace with, and nobody else is doing so."""
+        if self._now_ns() < self._again_ns:
+            return False
         return any(self._failures.get(adapter.name, 0) < MOST_FAILURES for adapter in self._adapters)
 
     @property
@@ -83,6 +88,10 @@ class Sessions:
         """Do something with an adapter; what goes wrong is noted once, and the program never hears of it."""
         try:
             action(adapter)
+        except TracerBusy as error:
+            self._again_ns = self._now_ns() + BUSY_NS
+            self._note(f"{adapter.name} could not be traced for a while: {_said(error)}")
+            return False
         except Exception as error:  # noqa: BLE001 - a profiler may fail in any way
             self._failures[adapter.name] = self._failures.get(adapter.name, 0) + 1
             self._note(f"{adapter.name} could not be traced: {_said(error)}")

@@ -6,6 +6,7 @@ slices of time instead.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class StepClock:
         self._label = ""
         self._start_ns = 0
         self._compiled = False
+        self._error: BaseException | None = None
         self._count = 0
         self._to_trace = self._traced = 0
         self._labels: list[str] = []
@@ -88,7 +90,7 @@ class StepClock:
         self._lock = threading.RLock()
 
     def _open(self, label: str) -> None:
-        self._label, self._compiled = label, False
+        self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
         self._end_slice()
         if not self._sessions.open and self._sessions.possible:
             steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
@@ -99,18 +101,23 @@ class StepClock:
     def _close(self) -> None:
         end_ns = self._now_ns()
         traced = self._sessions.open
+        whole = sys.exc_info()[1] is self._error  # else it was cut short: the data ended, or it failed
+        if whole:
+            self._learn(end_ns, traced)
+        self._border_ns = end_ns
+        if traced:
+            self._traced += whole
+            self._labels += [self._label] * (whole and not self._compiled)
+            if self._traced >= self._to_trace or self._compiled or not whole:
+                self._end_session()
+
+    def _learn(self, end_ns: int, traced: bool) -> None:
         seconds = (end_ns - self._start_ns) / 1e9
         self._slow_down_s += self.budget.step_ended(
             self._label, seconds, traced=traced, compiled=self._compiled
         )
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
         self._write(self._start_ns, end_ns, self._label, seen)
-        self._border_ns = end_ns
-        if traced:
-            self._traced += 1
-            self._labels += [self._label] * (not self._compiled)
-            if self._traced >= self._to_trace or self._compiled:
-                self._end_session()
 
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
         self._count += 1
