@@ -126,7 +126,7 @@ def test_a_step_that_is_cut_short_is_none(journal: Journal) -> None:
                     raise StopIteration
             finally:
                 steps.end()
-        except StopIteration:
+        except StopIteration:  # noqa: PERF203
             steps.begin("after")
             steps.end()
     assert [label for label, _ in steps_of(journal)] == ["train", "after", "train"]
