@@ -12,8 +12,8 @@ import pytest
 
 from joulemap.recording import Recording
 
-from .monitor_daemon import NOBODY, open_folder, plain_environment, python_for_nobody
-from .monitor_meters import Feeder, wait_for
+from .monitor_daemon import NOBODY, plain_environment, python_for_nobody
+from .monitor_meters import wait_for
 from .recordings import REPOSITORY
 from .sysfs import rapl_zone
 
@@ -87,19 +87,6 @@ class Program:
         self.process.stdin.close()
         self.process.stdout.close()
         wait_for(lambda: not Path(f"/proc/{self.monitor}").exists())
-
-
-@pytest.fixture
-def folder():
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def feeder(folder):
-    feeder = Feeder(folder / "package-0_uj")
-    yield feeder
-    feeder.stop()
 
 
 @pytest.fixture

@@ -17,31 +17,12 @@ from joulemap.monitor import place  # noqa: E402
 from joulemap.monitor.client import MonitorClient  # noqa: E402
 from joulemap.monitor.service import LARGEST_REQUEST, serving  # noqa: E402
 
-from .monitor_daemon import NOBODY, Daemon, open_folder, plain_environment, python_for_nobody  # noqa: E402
-from .monitor_meters import Feeder, file_meters, wait_for  # noqa: E402
+from .monitor_daemon import NOBODY, Daemon, plain_environment, python_for_nobody  # noqa: E402
+from .monitor_meters import file_meters, wait_for  # noqa: E402
 from .recordings import REPOSITORY  # noqa: E402
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-
-
-@pytest.fixture
-def folder():
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def feeder(folder):
-    feeder = Feeder(folder / "package-0_uj")
-    yield feeder
-    feeder.stop()
-
-
-@pytest.fixture
-def daemon(folder, feeder):
-    with Daemon(folder, folder / "s") as daemon:
-        yield daemon
 
 
 @contextmanager

@@ -27,28 +27,9 @@ from joulemap.monitor.waiter import PipeWaiter
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace
 
-from .monitor_daemon import NOBODY, Daemon, open_folder, plain_environment, python_for_nobody
+from .monitor_daemon import NOBODY, Daemon, plain_environment, python_for_nobody
 from .monitor_meters import Feeder, FunctionChannel, FunctionMeter, open_descriptors, wait_for
 from .recordings import REPOSITORY
-
-
-@pytest.fixture
-def folder():
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def feeder(folder):
-    feeder = Feeder(folder / "package-0_uj")
-    yield feeder
-    feeder.stop()
-
-
-@pytest.fixture
-def daemon(folder, feeder):
-    with Daemon(folder, folder / "s") as daemon:
-        yield daemon
 
 
 @contextmanager

@@ -5,12 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,25 +21,10 @@ from joulemap.monitor import hub as hubs  # noqa: E402
 from joulemap.monitor.client import MonitorClient  # noqa: E402
 from joulemap.monitor.service import serving  # noqa: E402
 
-from .monitor_meters import Feeder, file_meters, open_descriptors, wait_for  # noqa: E402
+from .monitor_meters import file_meters, open_descriptors, wait_for  # noqa: E402
 from .recordings import REPOSITORY  # noqa: E402
 
 PROTO = REPOSITORY / "src/joulemap/monitor/monitor.proto"
-
-
-@pytest.fixture
-def folder():
-    """Short enough for a socket, and open to other users."""
-    with tempfile.TemporaryDirectory(prefix="jm-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@pytest.fixture
-def feeder(folder):
-    feeder = Feeder(folder / "package-0_uj")
-    yield feeder
-    feeder.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,33 @@
+"""What several tests of the monitor stand on: a sensor that can be fed, and a daemon that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .monitor_daemon import Daemon, open_folder
+from .monitor_meters import Feeder
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for a socket, and open to other users."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def feeder(folder: Path) -> Iterator[Feeder]:
+    """A counter in a file, which moves when it is told to."""
+    feeder = Feeder(folder / "package-0_uj")
+    yield feeder
+    feeder.stop()
+
+
+@pytest.fixture
+def daemon(folder: Path, feeder: Feeder) -> Iterator[Daemon]:
+    """``joulemap monitor``, serving that counter."""
+    with Daemon(folder, folder / "s") as daemon:
+        yield daemon
