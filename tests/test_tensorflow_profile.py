@@ -334,3 +334,14 @@ def test_damage_inside_a_compiled_program_is_an_input_error(tmp_path):
     path.write_bytes(space(plane, metadata))
     with pytest.raises(InputError, match="no whole XPlane file"):
         read_trace([path])
+
+
+def test_one_damaged_session_does_not_spoil_the_others(tmp_path):
+    write_space(tmp_path / "0" / "h.xplane.pb", Plane(HOST).op(POOL, "a/Mul", "Mul", 0, 9))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "h.xplane.pb").touch()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "h.xplane.pb").write_bytes((tmp_path / "0" / "h.xplane.pb").read_bytes()[:-5])
+    read = read_raw(tmp_path)
+    assert list(read.events.name) == ["a/Mul"]
+    assert [note.partition(":")[0] for note in read.notes] == ["Left out", "Left out"]

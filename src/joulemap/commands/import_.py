@@ -18,8 +18,9 @@ from joulemap.commands.output import console, print_json, progress
     required=True,
     type=click.Path(path_type=Path),
     metavar="TRACE",
-    help="Chrome trace JSON of TensorFlow's timeline or of torch.profiler, plain or gzipped. "
-    "Give it several times for several files; each TensorFlow timeline is one step.",
+    help="A profile of TensorFlow or JAX (.xplane.pb, or the folder it is in), a Chrome trace of "
+    "torch.profiler or of TensorFlow's timeline, plain or gzipped, or a RunMetadata. Give it several times "
+    "for several files; each timeline or RunMetadata is one step.",
 )
 @click.option(
     "--power",

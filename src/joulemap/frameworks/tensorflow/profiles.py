@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from joulemap.errors import InputError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.tensorflow.graphs import Graphs
 from joulemap.frameworks.tensorflow.host import host_trace
@@ -29,6 +30,7 @@ _WORK = ("op", "kernel")
 class _Read:
     """What has been read so far."""
 
+    modules: Modules = field(default_factory=Modules)
     events: list[EventTrace] = field(default_factory=list)
     edges: dict[tuple[str, str], None] = field(default_factory=dict)
     steps: list[Int64] = field(default_factory=list)
@@ -37,20 +39,40 @@ class _Read:
 
 
 def read_profiles(
-    paths: Sequence[Path], graphs: Graphs, progress: Callable[[float], None] | None = None
+    paths: Sequence[Path],
+    graphs: Graphs,
+    progress: Callable[[float], None] | None = None,
+    *,
+    leave_out_damaged: bool = False,
 ) -> ImportedTrace:
-    """Read the files, each a session of the profiler, with the steps that the profiles themselves mark."""
-    read, modules = _Read(), Modules()
+    """Read the files, each a session of the profiler, with the steps that the profiles themselves mark.
+
+    A damaged file is an ``InputError``, or is left out with a note.
+    """
+    read = _Read()
     for number, path in enumerate(paths):
-        space = read_space(path, _share(progress, number, len(paths)))
-        try:
-            _add(read, space, str(number), Naming(graphs, modules.of(space)))
-        except Torn as error:
-            raise damaged(path, error) from error
+        problem = _problem_of_adding(read, path, str(number), graphs, _share(progress, number, len(paths)))
+        if problem is not None and not leave_out_damaged:
+            raise problem
+        read.notes += [] if problem is None else [f"Left out: {problem.message}"]
     events = EventTrace.joined(read.events) if read.events else _no_events()
     program = Program.of(_operations(events), read.edges)
     framework = read.frameworks[0] if read.frameworks else TENSORFLOW
     return ImportedTrace(events, _steps(read.steps), program, framework, read.notes)
+
+
+def _problem_of_adding(
+    read: _Read, path: Path, session: str, graphs: Graphs, progress: Callable[[float], None] | None
+) -> InputError | None:
+    """Add a file to what has been read; says what is wrong with it instead where it is damaged."""
+    try:
+        space = read_space(path, progress)
+        _add(read, space, session, Naming(graphs, read.modules.of(space)))
+    except Torn as error:
+        return damaged(path, error)
+    except InputError as error:
+        return error
+    return None
 
 
 def _add(read: _Read, space: Space, session: str, naming: Naming) -> None:

@@ -17,6 +17,10 @@ GRAPHS, PROFILES = "graphs", "*.xplane.pb"
 
 
 def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> ImportedTrace:
-    """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
-    read = read_profiles(sorted(folder.rglob(PROFILES)), read_graphs(folder / GRAPHS), progress)
+    """Read all sessions of a raw folder; a damaged one is left out with a note.
+
+    Steps are the recorder's to know, so there are none.
+    """
+    graphs = read_graphs(folder / GRAPHS)
+    read = read_profiles(sorted(folder.rglob(PROFILES)), graphs, progress, leave_out_damaged=True)
     return replace(read, steps=Steps.from_columns(start_ns=np.zeros(0), end_ns=np.zeros(0)))
