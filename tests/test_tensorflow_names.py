@@ -100,6 +100,18 @@ def test_an_optimizer_is_told_by_what_it_does_and_sorted_by_the_variable():
     assert found["opt_1/Mul"] == ("opt/m/d/Mul", "optimizer")
 
 
+def test_gradients_may_be_handed_on_before_they_arrive():
+    """``tf_keras`` passes all of them through one node."""
+    handed_on = {
+        **STEP,
+        "IdentityN": Node("IdentityN", ("AddN", "gradient_tape/m_1/d_1/MatMul/MatMul")),
+        "opt_1/Mul": Node("Mul", ("IdentityN", "opt_1/rate")),
+    }
+    found = places(handed_on, LAYERS)
+    assert found["opt_1/AssignSub"] == ("opt/m/d/AssignSub", "optimizer")
+    assert found["IdentityN"].phase == "backward"
+
+
 def test_what_serves_several_variables_is_of_none():
     shared = {
         **STEP,
@@ -207,3 +219,5 @@ def test_a_real_profile_of_a_session():
         assert rows.count(("op", "backward", f"layer_{i}/MatMul_grad/MatMul_1")) == 3
         assert rows.count(("op", "optimizer", f"Adam/update_layer_{i}/kernel/ResourceApplyAdam")) == 3
     assert any(kind == "worker" for kind, _, _ in rows)
+    assert not any("SessionRun" in name for _, _, name in rows)
+    assert len(imported.steps) == 3

@@ -18,7 +18,7 @@ from joulemap.frameworks.tensorflow.scopes import Layers
 from joulemap.program import SEPARATOR
 
 _ASSIGNS = re.compile(r"Assign|Apply|Scatter")
-_ADDS_UP = ("AddN", "AddV2", "Add")
+_CARRIES_GRADIENTS = ("AddN", "AddV2", "Add", "Identity", "IdentityN", "Cast")
 _CAPTURED = "Placeholder"
 _NO_GRADIENT = ("EmptyTensorList", "TensorListReserve", "Placeholder", "Const")
 
@@ -62,13 +62,13 @@ class Dataflow:
         return not scopes.is_automatic(first, self._nodes[first].op)
 
     def _backward(self) -> set[str]:
-        """Gradients, and where they are added up."""
+        """Gradients, and where they are added up and handed on."""
         found = {name for name in self._nodes if scopes.forward_of(name) is not None}
         pending = list(found)
         while pending:
             for after in self._consumers[pending.pop()]:
                 node = self._nodes[after]
-                if after in found or node.op not in _ADDS_UP or self.scoped(after):
+                if after in found or node.op not in _CARRIES_GRADIENTS or self.scoped(after):
                     continue
                 if all(before in found for before in node.inputs):
                     found.add(after)

@@ -81,9 +81,9 @@ class Naming:
         inlined = scopes.inlined(subject.node)
         if function == INPUT_FUNCTION:
             return Named(f"{INPUT}/{inlined.node}", subject.op, "other")
-        place = self._place(inlined, subject.op, self._ran[function, inlined.calls])
-        if place.name.startswith(UNNAMED) and roles.is_data_op(subject.op):
+        if roles.is_data_op(subject.op):
             return _in_pipeline(subject.op)
+        place = self._place(inlined, subject.op, self._ran[function, inlined.calls])
         return Named(place.name, subject.op, place.phase)
 
     def _place(self, inlined: Inlined, op: str, graphs: Sequence[Graph]) -> Place:

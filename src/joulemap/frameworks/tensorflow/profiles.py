@@ -10,6 +10,7 @@ import numpy as np
 
 from joulemap.errors import InputError
 from joulemap.frameworks.imported import ImportedTrace
+from joulemap.frameworks.tensorflow import roles
 from joulemap.frameworks.tensorflow.graphs import Graphs
 from joulemap.frameworks.tensorflow.host import host_trace
 from joulemap.frameworks.tensorflow.kernels import kernel_events
@@ -110,14 +111,16 @@ def _operations(events: EventTrace) -> dict[str, str]:
 
 
 def _marked_steps(events: Events) -> Int64:
-    """Ranges with a step's number, or else calls of functions: start and end of those inside no other."""
-    for key in ("step_num", "tf_function_call"):
-        marked = np.flatnonzero(events.has(key) & (events.end_ns > events.start_ns))
+    """Ranges with a step's number, or else calls of functions, or runs of a session: start and end of those
+    inside no other."""
+    runs = np.array([one.name == roles.SESSION_RUN for one in events.plane.described])
+    for marks in (events.has("step_num"), events.has("tf_function_call"), runs[events.described]):
+        marked = np.flatnonzero(marks & (events.end_ns > events.start_ns))
         if len(marked):
             marked = marked[np.lexsort((-events.end_ns[marked], events.start_ns[marked]))]
-            ended = np.maximum.accumulate(events.end_ns[marked])
-            outer = np.concatenate(([True], events.start_ns[marked][1:] >= ended[:-1]))
-            return np.column_stack((events.start_ns[marked][outer], events.end_ns[marked][outer]))
+            start, end = events.start_ns[marked], events.end_ns[marked]
+            outer = np.concatenate(([True], start[1:] >= np.maximum.accumulate(end)[:-1]))
+            return np.column_stack((start[outer], end[outer]))
     return np.zeros((0, 2), np.int64)
 
 

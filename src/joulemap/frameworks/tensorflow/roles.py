@@ -11,12 +11,13 @@ SCOPE, PHASE = "joulemap:", "joulemap-phase:"
 """Ranges that the live adapter draws around eager code: a layer's path, and a phase."""
 
 EAGER = "EagerLocalExecute: "
+SESSION_RUN = "SessionRun"
 RECORD, START, STOP = (f"ThreadpoolListener::{what}" for what in ("Record", "StartRegion", "StopRegion"))
 
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_")
 _NO_WORK = frozenset(
     {"MemoryAllocation", "MemoryDeallocation", "ParallelFor", "EagerExecute", "EagerKernelExecute"}
-    | {"KernelAndDeviceFunc::Run", "ExecutorState::ProcessAsync::Start"}
+    | {"KernelAndDeviceFunc::Run", "ExecutorState::ProcessAsync::Start", SESSION_RUN}
 )
 """Marks without length, and ranges that only wait for what runs inside them or elsewhere."""
 
