@@ -67,19 +67,20 @@ class Frames:
 
     def functions(self) -> Labels:
         """The function in whose run each row happened; empty where that is not known."""
-        number = self.events.numbers("id")
-        runs = np.flatnonzero(self.role == Role.RUN)
-        called = self.words(self.around(Role.FUNCTION)[runs], roles.EAGER)
-        in_pipeline = self._on(_DATA_THREADS)[runs] | (self.around(*_PIPELINE)[runs] != NONE)
-        words = (*called.words, INPUT_FUNCTION)
-        codes = np.where(in_pipeline, len(called.words), called.codes)
-        process = self.around(Role.PROCESS)
-        mine = np.where(process != NONE, number[self.event[process]], 0)
-        at = pool.handed_over(mine, number[self.event[runs]], np.arange(len(runs)))
-        unknown = np.int32(called.code(""))
-        code = np.where(at != NONE, codes[at], unknown) if len(runs) else np.full(len(self), unknown)
-        in_pipeline_now = self._on(_DATA_THREADS) | (self.around(*_PIPELINE) != NONE)
-        return Labels(np.where(in_pipeline_now, len(called.words), code).astype(np.int32), words)
+        called = self.words(self.around(Role.FUNCTION), roles.EAGER)
+        unknown, pipeline = len(called.words) - 1, len(called.words)
+        in_pipeline = self._on(_DATA_THREADS) | (self.around(*_PIPELINE) != NONE)
+        caller = np.where(in_pipeline, pipeline, called.codes)
+        run = self._runs()
+        code = np.where(in_pipeline, pipeline, np.where(run != NONE, caller[run], unknown))
+        return Labels(code.astype(np.int32), (*called.words, INPUT_FUNCTION))
+
+    def _runs(self) -> Int64:
+        """Where the run that a row is part of was set off, by the number that the executor has too."""
+        number = np.where(self.event != NONE, self.events.numbers("id")[self.event], 0)
+        runs, process = np.flatnonzero(self.role == Role.RUN), self.around(Role.PROCESS)
+        mine = np.where(process != NONE, number[process], 0)
+        return pool.handed_over(mine, number[runs], runs)
 
     def wrappers(self) -> NDArray[np.bool_]:
         """Ranges of Python's threads around others: they say nothing that those do not."""

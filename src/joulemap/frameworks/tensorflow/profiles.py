@@ -78,9 +78,10 @@ def _problem_of_adding(
 
 def _add(read: _Read, space: Space, session: str, naming: Naming) -> None:
     parts = list(_events(space, session, naming))
-    read.events += parts
     ran = {name for part in parts for name in _operations(part)}
-    read.edges.update(dict.fromkeys(naming.edges(ran)))
+    edges = dict.fromkeys(naming.edges(ran))
+    read.events += parts
+    read.edges.update(edges)
     read.steps += [marks for events in space.events.values() if len(marks := _marked_steps(events))]
     read.frameworks.append(_framework(space))
     read.notes += _notes(space)
