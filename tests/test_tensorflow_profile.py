@@ -89,6 +89,8 @@ def test_ranges_that_wait_are_left_out(tmp_path):
         "EagerLocalExecute: __inference_multi_step_on_iterator_12",
         "EagerKernelExecute",
         "KernelAndDeviceFunc::Run",
+        "TFE_DeleteTensorHandle",
+        "SessionRun",
     ):
         plane.event(PYTHON, name, 0, 1000)
     plane.event(POOL, "ExecutorState::ProcessAsync::Start", 0, 900)

@@ -17,9 +17,15 @@ RECORD, START, STOP = (f"ThreadpoolListener::{what}" for what in ("Record", "Sta
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_")
 _NO_WORK = frozenset(
     {"MemoryAllocation", "MemoryDeallocation", "ParallelFor", "EagerExecute", "EagerKernelExecute"}
-    | {"KernelAndDeviceFunc::Run", "ExecutorState::ProcessAsync::Start", SESSION_RUN}
+    | {
+        "KernelAndDeviceFunc::Run",
+        "ExecutorState::ProcessAsync::Start",
+        SESSION_RUN,
+        "TFE_DeleteTensorHandle",
+    }
 )
-"""Marks without length, and ranges that only wait for what runs inside them or elsewhere."""
+"""Marks without length, and ranges that only wait: for what runs inside them or elsewhere, and where the last
+handle of an iterator is deleted, for the pipeline's threads to end."""
 
 _WAITING = re.compile(
     r"Iterator::(?:.*::)?(?:Root|Prefetch|Parallel\w+|MapAndBatch\w*)$|IteratorGetNextOp::DoCompute$|\w+Consume$"
