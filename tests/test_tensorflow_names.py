@@ -10,6 +10,7 @@ from joulemap.frameworks.jax import names as jax_names
 from joulemap.frameworks.tensorflow import scopes
 from joulemap.frameworks.tensorflow.dataflow import Node
 from joulemap.frameworks.tensorflow.names import places
+from joulemap.frameworks.tensorflow.reruns import with_whole_paths
 from joulemap.frameworks.tensorflow.scopes import Layers
 from joulemap.frameworks.wire import Torn
 
@@ -146,6 +147,19 @@ def test_a_layer_that_runs_again_after_the_gradient_is_recompute():
     assert found["m_1/d_1/MatMul"].phase == "forward"
     used = {**again, "loss/Mean": Node("Mean", ("d_3/Relu",)), "Identity_1": Node("Identity", ("loss/Mean",))}
     assert places(used, layers)["d_3/Relu"].phase == "forward"  # a second forward pass, for its own sake
+
+
+def test_a_layer_that_runs_again_on_its_own_is_known_by_its_variables():
+    nodes = {
+        "kernel_a": Node("Placeholder"),
+        "kernel_b": Node("Placeholder"),
+        "m_1/a_1/d_1/Read": Node("ReadVariableOp", ("kernel_a",)),
+        "m_1/b_1/d_1/Read": Node("ReadVariableOp", ("kernel_b",)),
+        "d_3/Read": Node("ReadVariableOp", ("kernel_b",)),
+        "act_3/Relu": Node("Relu", ("d_3/Read",)),
+    }
+    paths = {"m_1/a_1/d_1": "m/a/d", "m_1/b_1/d_1": "m/b/d", "d_3": "d", "act_3": "act"}
+    assert with_whole_paths(Layers(paths), nodes).of_scope == {**paths, "d_3": "m/b/d"}
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,12 @@ class TestNames:
         assert not [name for name, phase in found if phase == "recompute"]
 
     def test_what_is_computed_again_is_recompute(self, read):
-        again = {name for name, phase in energy(read["recompute"]) if phase == "recompute"}
-        assert any("first/" in name for name in again)
+        found = energy(read["recompute"])
+        again = {name for name, phase in found if phase == "recompute"}
+        for block in ("one", "two"):
+            assert any(name.startswith(f"net/{block}/first/") for name in again)
+            backward = {name for name, phase in found if phase == "backward"}
+            assert any(name.startswith(f"net/{block}/second/") for name in backward)
         assert not [name for name in again if "head" in name]
 
     def test_a_session_has_layers_gradients_and_the_optimizer(self, read):

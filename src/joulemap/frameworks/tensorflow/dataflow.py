@@ -19,7 +19,9 @@ from joulemap.program import SEPARATOR
 
 _ASSIGNS = re.compile(r"Assign|Apply|Scatter")
 _CARRIES_GRADIENTS = ("AddN", "AddV2", "Add", "Identity", "IdentityN", "Cast")
-_CAPTURED = "Placeholder"
+CAPTURED = "Placeholder"
+"""How a function sees what lives outside of it: its arguments, and variables."""
+
 _NO_GRADIENT = ("EmptyTensorList", "TensorListReserve", "Placeholder", "Const")
 
 
@@ -189,7 +191,7 @@ class Dataflow:
             for before in self._nodes[name].inputs:
                 if before not in self.optimizer:
                     continue
-                if self._nodes[before].op == _CAPTURED:
+                if self._nodes[before].op == CAPTURED:
                     for after in self._assignments(before):
                         owners.tell(after, owners.of[name])
                 elif in_function or not self.scoped(before):
@@ -200,7 +202,7 @@ class Dataflow:
         """Whether a node assigns a variable that lives outside of the graph, as functions do."""
         node = self._nodes[name]
         handle = self._nodes.get(node.inputs[0]) if node.inputs else None
-        return bool(_ASSIGNS.search(node.op)) and handle is not None and handle.op == _CAPTURED
+        return bool(_ASSIGNS.search(node.op)) and handle is not None and handle.op == CAPTURED
 
     def _assigned(self, name: str) -> str | None:
         """The variable that a node assigns, by its name or by the layer that reads it; None for others."""

@@ -13,6 +13,7 @@ from typing import Any
 from joulemap.errors import InputError
 from joulemap.frameworks.tensorflow.dataflow import Node, input_name
 from joulemap.frameworks.tensorflow.names import Place, places
+from joulemap.frameworks.tensorflow.reruns import with_whole_paths
 from joulemap.frameworks.tensorflow.scopes import Layers
 
 FORMAT = 1
@@ -59,10 +60,11 @@ class Graphs:
 
     def __init__(self, graphs: Sequence[Graph] = ()) -> None:
         self.layers = Layers(_agreed([graph.layers.of_scope for graph in graphs]))
-        self._graphs = [
-            replace(graph, layers=Layers({**self.layers.of_scope, **graph.layers.of_scope}))
-            for graph in graphs
-        ]
+        self._graphs = [self._completed(graph) for graph in graphs]
+
+    def _completed(self, graph: Graph) -> Graph:
+        layers = Layers({**self.layers.of_scope, **graph.layers.of_scope})
+        return replace(graph, layers=with_whole_paths(layers, graph.nodes))
 
     def __len__(self) -> int:
         return len(self._graphs)

@@ -101,13 +101,18 @@ class Layers:
 
     of_scope: Mapping[str, str] = field(default_factory=dict)
 
-    def find(self, node: str) -> tuple[str, str] | None:
-        """The path of the innermost layer that a node is in, and the rest of its name; None without."""
+    def scope(self, node: str) -> str | None:
+        """The innermost scope of a layer that a node is in; None without."""
         scope = node
         while scope := scope.rpartition(SEPARATOR)[0]:
             if scope in self.of_scope:
-                return self.of_scope[scope], node[len(scope) + 1 :]
+                return scope
         return None
+
+    def find(self, node: str) -> tuple[str, str] | None:
+        """The path of the innermost layer that a node is in, and the rest of its name; None without."""
+        scope = self.scope(node)
+        return None if scope is None else (self.of_scope[scope], node[len(scope) + 1 :])
 
     def resolve(self, node: str) -> str:
         """The node's name with its scope exchanged for the layer's path."""
