@@ -28,6 +28,18 @@ class Heard:
         assert self.depth > 0
         self.depth -= 1
 
+    def is_open(self) -> bool:
+        return self.depth > 0
+
+    def rename(self, label: str) -> None:
+        if self.depth == 1:
+            self.steps[-1] = label
+
+    def cancel(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.steps.pop()
+
     def compiled(self) -> None:
         if self.depth and len(self.steps) not in self.compiled_steps:
             self.compiled_steps.append(len(self.steps))

@@ -70,6 +70,75 @@ def steps_of(journal: Journal) -> list[tuple[str, int]]:
     return [(str(step[2]), int(step[3])) for step in heard(journal, "step")]  # type: ignore[index]
 
 
+def test_a_step_may_turn_out_to_be_of_another_kind(journal: Journal) -> None:
+    steps = clock(journal, Plan())
+    assert not steps.is_open()
+    steps.rename("nobody's")
+    steps.begin("train")
+    assert steps.is_open()
+    steps.rename("inference")
+    steps.begin("inner")
+    steps.rename("inner's own")  # the outermost keeps its name
+    steps.end()
+    steps.end()
+    assert steps_of(journal) == [("inference", UNTRACED)]
+
+
+def test_a_step_may_turn_out_to_be_none(journal: Journal) -> None:
+    tracer = Tracer()
+    steps = clock(journal, Plan(trace_all=True), tracer)
+    steps.cancel()  # there is none
+    steps.begin("train")
+    steps.begin("inner")
+    steps.cancel()
+    assert steps.is_open()
+    steps.cancel()
+    assert not steps.is_open()
+    assert tracer.said == ["start 0", "stop"]
+    assert steps_of(journal) == []
+    assert steps.budget.spent.total_s > 0
+    steps.begin("train")
+    steps.end()
+    assert steps_of(journal) == [("train", TRACED)]
+
+
+def test_other_threads_neither_rename_nor_cancel(journal: Journal) -> None:
+    steps = clock(journal, Plan())
+    steps.begin("train")
+    seen: list[bool] = []
+
+    def meddle() -> None:
+        seen.append(steps.is_open())
+        steps.rename("theirs")
+        steps.cancel()
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    thread.join()
+    steps.end()
+    assert seen == [False]
+    assert steps_of(journal) == [("train", UNTRACED)]
+
+
+@pytest.mark.parametrize("left", ["in a step", "between steps"])
+def test_a_session_that_the_program_left_behind_is_closed(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", 0.0)
+    tracer = Tracer()
+    steps = clock(journal, Plan(trace_all=True), tracer)
+    steps.begin("train")
+    if left == "between steps":
+        steps.end()
+    assert tracer.said == ["start 0"]
+    time.sleep(0.001)
+    steps._give_up(time.time_ns())
+    assert tracer.said == ["start 0", "stop"]
+    if left == "in a step":
+        steps.end()
+        assert steps_of(journal) == [("train", UNTRACED)]  # what was seen of it is no whole step
+
+
 def test_a_step_inside_a_step_is_part_of_it(journal: Journal) -> None:
     steps = clock(journal, Plan())
     steps.begin("train")

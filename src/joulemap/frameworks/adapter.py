@@ -18,7 +18,7 @@ class TracerBusy(JoulemapError):
 
 
 class StepListener(Protocol):
-    """Who wants to know where steps begin and end. Both are quick, never raise, and may be called from any
+    """Who wants to know where steps begin and end. All are quick, never raise, and may be called from any
     thread; a step inside a step is ignored, so that every layer of a framework may announce its own."""
 
     def begin(self, label: str) -> None:
@@ -32,6 +32,19 @@ class StepListener(Protocol):
 
     def compiled(self) -> None:
         """The step that runs now has compiled something: it is no example of the others."""
+        ...
+
+    def is_open(self) -> bool:
+        """Whether this thread is in a step, whoever began it."""
+        ...
+
+    def rename(self, label: str) -> None:
+        """The step that runs now turns out to be of another kind than was thought when it began. One that
+        encloses it keeps its name."""
+        ...
+
+    def cancel(self) -> None:
+        """What was begun last turns out to be no step; in place of its ``end``."""
         ...
 
 

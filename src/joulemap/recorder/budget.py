@@ -122,6 +122,10 @@ class Budget:
         for label in set(labels):
             self._kinds.setdefault(label, _Kind()).sessions += 1
 
+    def usual_s(self, label: str) -> float:
+        """How long a step takes untraced; 0 where that is not known."""
+        return self._kinds.setdefault(label, _Kind()).usual_s() or 0.0
+
     def share(self, now_s: float) -> float:
         """What tracing has cost so far, as a share of the time without it."""
         rest_s = now_s - self._start_s - self.spent.total_s

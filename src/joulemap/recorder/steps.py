@@ -21,6 +21,8 @@ UNTRACED, TRACED, COMPILED = 0, 1, 2
 SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look."""
+LONGER = 3
+"""A traced step may take this many times as long as usual, and the patience; then its session ends."""
 
 
 class StepClock:
@@ -77,6 +79,26 @@ class StepClock:
         if self._owner == threading.get_ident():
             self._compiled = True
 
+    def is_open(self) -> bool:
+        """Whether the step that is open is this thread's."""
+        return self._owner == threading.get_ident()
+
+    def rename(self, label: str) -> None:
+        """Only the outermost is known by a name."""
+        if self.is_open() and self._depth == 1:
+            self._label = label
+
+    def cancel(self) -> None:
+        """As if the step had not begun; a session that was opened for it ends, and has cost what it cost."""
+        if not self.is_open():
+            return
+        self._depth -= 1
+        if not self._depth:
+            with self._lock:
+                if self._sessions.open:
+                    self._end_session()
+                self._owner = None
+
     def switch_off(self) -> None:
         """No more steps; a session that is open is closed."""
         with self._lock:
@@ -132,6 +154,7 @@ class StepClock:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""
         with self._lock:
             now_ns = self._now_ns()
+            self._give_up(now_ns)
             waited = now_ns - self._border_ns > PATIENCE_S * 1e9 and self._owner is None
             allowed = waited and self._sessions.possible and self.budget.slice_to_trace(now_ns / 1e9)
             if self._off or not allowed or not self._sessions.start():
@@ -140,6 +163,18 @@ class StepClock:
         time.sleep(SLICE_S)
         with self._lock:
             self._end_slice()
+
+    def _give_up(self, now_ns: int) -> None:
+        """End a session whose step does not end, or whose next step does not come: the program does
+        something else by now, and must not pay for it."""
+        if not self._sessions.open:
+            return
+        between = self._owner is None
+        since_ns = self._border_ns if between else self._start_ns
+        allowed_s = PATIENCE_S + LONGER * self.budget.usual_s(self._label)
+        if now_ns - since_ns > allowed_s * 1e9:
+            self._labels += [self._label] * (not between)
+            self._end_session()
 
     def _end_slice(self) -> bool:
         """Close the slice that is open, if any: its time is over, or a step begins."""
