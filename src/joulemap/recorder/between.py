@@ -78,7 +78,7 @@ def named_spans(
     spans = [span for span in spans if span[1] > span[0]]
     return EventTrace.from_columns(
         name=[span[2] for span in spans],
-        device="CPU:0",
+        device="CPU",  # whichever socket its threads run on
         start_ns=np.array([span[0] for span in spans], np.int64),
         end_ns=np.array([span[1] for span in spans], np.int64),
         lane=LANE,
