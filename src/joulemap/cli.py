@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "joulemap.commands.demo",
     "doctor": "joulemap.commands.doctor",
     "import": "joulemap.commands.import_",
+    "merge": "joulemap.commands.merge",
     "monitor": "joulemap.commands.monitor",
     "run": "joulemap.commands.run",
     "show": "joulemap.commands.show",

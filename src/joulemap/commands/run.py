@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from joulemap.commands.output import console, new_path, progress
 from joulemap.errors import InputError, JoulemapError
+
+if TYPE_CHECKING:
+    from joulemap.recorder.ranks import Rank
 
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -51,12 +55,15 @@ def command(
     """
     from joulemap.recorder.budget import Plan
     from joulemap.recorder.child import end_like
+    from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import run
 
     plan = Plan(_share(overhead), trace_all, _ranges(steps))
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
+    rank = Rank.of()
     path = output or new_path(Path(program))
+    path = path if rank is None else rank.path(path)
     whole = [*(["-m"] if module else []), program, *arguments]
     ran = run(
         whole,
@@ -67,6 +74,8 @@ def command(
     )
     if ran.problem is not None:
         _complain(ran.problem)
+    elif rank is not None:
+        _say_merge(rank, path, quiet)
     elif not quiet:
         _summarise(path)
     end_like(ran.code)
@@ -111,6 +120,13 @@ def _summarise(path: Path) -> None:
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
     for more in ("", " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
+
+
+def _say_merge(rank: Rank, path: Path, quiet: bool) -> None:
+    """One rank is a part of a job, which is worth looking at as a whole."""
+    if rank.rank == 0 and not quiet:
+        parts, whole = rank.pattern(path), rank.whole(path)
+        click.echo(f"Put the ranks together: joulemap merge {parts} -o {whole}", err=True)
 
 
 def _complain(error: JoulemapError) -> None:

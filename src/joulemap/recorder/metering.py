@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from joulemap.errors import MeterError
 from joulemap.monitor.child import MonitorHandle, start_monitor
 from joulemap.monitor.settings import EVERY_METER
+from joulemap.recorder.ranks import Rank
 from joulemap.recording import RecordingWriter
 
 METERS = "JOULEMAP_METERS"
@@ -19,6 +20,14 @@ class Metering:
     """A monitor, or none."""
 
     monitor: MonitorHandle | None
+
+    @classmethod
+    def of(cls, writer: RecordingWriter, program_pid: int, rank: Rank | None) -> Metering:
+        """Of a program, or of one process of a job: the first on a machine has it metered, for the whole
+        family of their launcher."""
+        if rank is None:
+            return cls.start(writer, program_pid)
+        return cls.start(writer, os.getppid()) if rank.meters else cls(None)
 
     @classmethod
     def start(cls, writer: RecordingWriter, program_pid: int | None = None) -> Metering:

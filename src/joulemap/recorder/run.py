@@ -14,6 +14,7 @@ from joulemap.recorder.child import Program, how_it_ended
 from joulemap.recorder.finish import finish
 from joulemap.recorder.host import host, versions
 from joulemap.recorder.metering import Metering
+from joulemap.recorder.ranks import Rank
 from joulemap.recorder.settings import Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
@@ -43,10 +44,10 @@ def run(
 
     ``watching`` opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps
     standard output for ourselves."""
-    info = RecordingInfo(command=["joulemap", "run", *arguments], host=host(), versions=versions())
-    writer = RecordingWriter.create(path, info, overwrite=overwrite)
+    rank = Rank.of()
+    writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(arguments, output_to_errors)
-    metering = Metering.start(writer, program.pid)
+    metering = Metering.of(writer, program.pid, rank)
     program.go(Settings(str((path / RAW).absolute()), plan).to_json())
     code = program.wait()
     ended_ns = time.time_ns()
@@ -60,3 +61,13 @@ def run(
     except Exception as error:  # noqa: BLE001 - the program's exit code comes first, whatever happens to us
         return Ran(path, code, JoulemapError(f"The recording could not be finished: {error!r}.", _REPORT))
     return Ran(path, code)
+
+
+def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
+    return RecordingInfo(
+        command=["joulemap", "run", *arguments],
+        host=host(),
+        versions=versions(),
+        rank=None if rank is None else rank.rank,
+        world_size=None if rank is None else rank.world_size,
+    )
