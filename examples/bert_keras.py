@@ -349,7 +349,8 @@ def main(make_bert: Callable[..., Bert] = Bert) -> None:
     """Builds the model and runs one stage."""
     args = options()
     keras.utils.set_random_seed(args.seed)
-    tf.config.experimental.enable_op_determinism()
+    if not args.xla:  # Keras compiles nothing with XLA where determinism was asked for
+        tf.config.experimental.enable_op_determinism()
     corpus = Corpus(args.seq, args.seed)
     bert = make_bert(len(corpus.vocabulary), args.seq, args.layers, args.hidden, args.heads, args.dropout)
     model = Pretraining(bert)
