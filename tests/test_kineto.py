@@ -123,7 +123,7 @@ def test_activation_checkpointing_is_recomputation():
     assert kernels["input pipeline/Memcpy HtoD", "other"] == 2
     assert kernels["loss part/nll_loss_forward", "forward"] == 2
     assert kernels["loss part/nll_loss_backward", "backward"] == 2
-    assert kernels["(unnamed)/_foreach_norm", "other"] == 4  # clipping, outside every range
+    assert kernels["gradient clipping/_foreach_norm", "optimizer"] == 4  # outside every range
     assert len(imported.steps) == 2
     assert set(np.unique(imported.events.step)) <= {-1, 0, 1}
 

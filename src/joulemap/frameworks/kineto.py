@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.frameworks import kineto_names as names
+from joulemap.frameworks.kineto_calls import NONE, Calls
 from joulemap.frameworks.kineto_names import Paths, Role
-from joulemap.frameworks.kineto_scopes import NONE, OTHER, Calls, scopes
+from joulemap.frameworks.kineto_scopes import OTHER, scopes
 from joulemap.frameworks.nesting import Forest
 from joulemap.labels import Labels
 from joulemap.traces import PHASES, EventTrace, Int64, Steps
@@ -136,9 +137,11 @@ def _kernel_events(kernels: KinetoColumns, host: _Host, origin: Int64) -> EventT
     operation = np.where(known, _at(host.operation, origin), NONE)
     path = np.where(known, _at(host.path, origin), Paths.NOWHERE)
     phase = np.where(known, _at(host.phase, origin), OTHER)
+    collective = np.array([names.place(word) == names.COMMUNICATION for word in kernels.name.words], bool)
+    path[collective[kernels.name.codes]] = host.paths.code(names.COMMUNICATION)
     short = kernels.name.mapped([names.kernel(word) for word in kernels.name.words])
     name, op = names.qualified(path, host.paths.words, short), short
-    named = np.flatnonzero(operation != NONE)
+    named = np.flatnonzero((operation != NONE) & ~collective[kernels.name.codes])
     name = _replaced(name, named, host.name[operation[named]])
     op = _replaced(op, named, host.leaf[operation[named]])
     copies = np.array([word.startswith("Memcpy HtoD") for word in kernels.name.words], bool)

@@ -19,7 +19,12 @@ PROFILER = "(profiler)"
 STEP = "(step)"
 PYTHON = "(python)"
 AUTOGRAD = "/(autograd)"
+INPUT, LOADER = "input pipeline", "input pipeline/DataLoader"
 INPUT_COPY = "input pipeline/Memcpy HtoD"
+COMMUNICATION = "communication"
+SCALING = "gradient scaling"
+CLIPPING = "gradient clipping"
+LOSS = "loss"
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
@@ -28,6 +33,23 @@ _EVALUATE = "autograd::engine::evaluate_function"
 _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
+_COMPILED = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
+OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
+_PLACES = (
+    (re.compile(r"enumerate\(DataLoader\)#"), LOADER),
+    (re.compile(r"aten::_?pin_memory$"), INPUT),
+    (
+        re.compile(r"(nccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b:?|nccl(Dev)?Kernel"),
+        COMMUNICATION,
+    ),
+    (re.compile(r"aten::_amp_"), SCALING),
+)
+"""Names that say where something belongs, whatever is around it."""
+_GLUE = re.compile(
+    r"## Call CompiledFxGraph|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher|"
+    r"(Distributed)?DataParallel\.forward"
+)
+"""Ranges of torch itself that are no part of a program's structure."""
 
 
 class Role(IntEnum):
@@ -44,6 +66,7 @@ class Role(IntEnum):
     RANGE = 8
     OPTIMIZER = 9
     EVALUATE = 10
+    GLUE = 11
 
 
 _BY_CATEGORY = {
@@ -77,7 +100,14 @@ def _role_of_name(name: str) -> Role:
         return Role.STEP
     if _OPTIMIZER.match(name):
         return Role.OPTIMIZER
+    if _GLUE.match(name):
+        return Role.GLUE
     return Role.RUNTIME if _RUNTIME.match(name) else Role.LEFT_OUT
+
+
+def place(name: str) -> str | None:
+    """Where an event belongs by its name alone."""
+    return next((where for pattern, where in _PLACES if pattern.match(name)), None)
 
 
 def guess_categories(name: Labels, is_gpu: NDArray[np.bool_], launched_by: Int64) -> Labels:
@@ -189,5 +219,8 @@ def _full_path(range_name: str) -> str:
 
 
 def _part(range_name: str) -> str:
+    compiled = _COMPILED.match(range_name)
+    if compiled is not None:
+        return f"compiled region {compiled['frame']}"
     parts = range_name.removeprefix(MODULE_CLASS).strip(SEPARATOR + " ")
     return parts or UNNAMED

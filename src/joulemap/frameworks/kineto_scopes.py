@@ -3,53 +3,40 @@ pass from the forward operation that it differentiates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
+from joulemap.frameworks import kineto_names as names
 from joulemap.frameworks.imported import ACCUMULATION
+from joulemap.frameworks.kineto_calls import NONE, Calls
 from joulemap.frameworks.kineto_names import Paths, Role
+from joulemap.frameworks.kineto_places import places
 from joulemap.frameworks.nesting import NO_PARENT, Forest
-from joulemap.labels import Labels
 from joulemap.traces import PHASES, Int64, Steps
 
-NONE = -1
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(len(PHASES))
-
-
-@dataclass(frozen=True, eq=False)
-class Calls:
-    """What the joins need of the events on the CPU. ``thread`` is torch's number, or 0 where unknown."""
-
-    name: Labels
-    role: NDArray[np.int64]
-    start_ns: Int64
-    thread: Int64
-    sequence: Int64
-    forward_thread: Int64
-
-    @property
-    def is_backward(self) -> NDArray[np.bool_]:
-        """The autograd engine's own events: they carry the sequence number of a forward operation."""
-        gradient = (self.role == Role.OP) & (self.sequence >= 0) & (self.forward_thread > 0)
-        return np.asarray((self.role == Role.EVALUATE) | gradient)
+_PHASES = {names.CLIPPING: OPTIMIZER, names.SCALING: OPTIMIZER, names.INPUT: OTHER, names.LOADER: OTHER}
+"""Of places outside every module; elsewhere the phase is that of what is around."""
 
 
 def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> tuple[Int64, Int64]:
     """Path (a number in ``paths``) and phase (an index into ``PHASES``) of every event on the CPU."""
-    unknown = np.full(len(calls.start_ns), NONE, np.int64)
-    path, phase = _descend(calls, forest, paths, unknown)
+    path, phase = _descend(calls, forest, paths, np.full(len(calls.start_ns), NONE, np.int64))
     # Forward operations know their layer now; the backward pass gets its layers from them.
-    path, phase = _descend(calls, forest, paths, _paths_of_backward(calls, paths, path, phase))
-    return path, _with_forward(calls, forest, path, phase, steps)
+    backward, origin = _differentiated(calls, phase)
+    given = places(calls, forest, paths, path, origin[origin != NONE])
+    inherited = forest.inherit(given)
+    path = np.where((path == Paths.NOWHERE) & (inherited != NONE), inherited, path)
+    of_backward = _paths_of_backward(calls, paths, path, backward, origin)
+    path, phase = _descend(calls, forest, paths, np.where(given != NONE, given, of_backward))
+    phase = _of_places(paths, path, phase)
+    return path, _with_forward(calls, forest, paths, path, phase, steps)
 
 
 def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[Int64, Int64]:
     """Hand path and phase down from ranges to what they enclose, level by level.
 
-    ``given`` holds the paths of the backward pass; a module range inside it is a forward operation
-    that is run again.
+    ``given`` holds the paths of the backward pass and of places; a module range inside the backward pass
+    is a forward operation that is run again.
     """
     path = np.full(len(calls.start_ns), Paths.NOWHERE, np.int64)
     phase = np.full(len(calls.start_ns), OTHER, np.int64)
@@ -73,9 +60,8 @@ def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[
     return path, phase
 
 
-def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, phase: Int64) -> Int64:
-    """The layer of each event of the autograd engine, ``NONE`` for all other events."""
-    given = np.full(len(path), NONE, np.int64)
+def _differentiated(calls: Calls, phase: Int64) -> tuple[Int64, Int64]:
+    """The rows of the autograd engine, and for each the forward operation that it differentiates."""
     backward = np.flatnonzero(calls.is_backward)
     forward = np.flatnonzero((calls.role == Role.OP) & (calls.sequence >= 0) & (phase != BACKWARD))
     origin = _newest_before(
@@ -85,12 +71,27 @@ def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, phase: Int64) ->
         calls.start_ns[backward],
     )
     found = origin != NONE
-    given[backward[found]] = path[forward[origin[found]]]
+    origin[found] = forward[origin[found]]
+    return backward, origin
+
+
+def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, backward: Int64, origin: Int64) -> Int64:
+    """The layer of each event of the autograd engine, ``NONE`` for all other events."""
+    given = np.full(len(path), NONE, np.int64)
+    found = origin != NONE
+    given[backward[found]] = path[origin[found]]
     # AccumulateGrad has no forward operation: it adds a finished gradient to its parameter.
     evaluated = backward[~found & (calls.role[backward] == Role.EVALUATE)]
     without = calls.sequence[evaluated] < 0
     given[evaluated] = np.where(without, paths.code(ACCUMULATION), Paths.NOWHERE)
     return given
+
+
+def _of_places(paths: Paths, path: Int64, phase: Int64) -> Int64:
+    """The phases with those of the places that have their own."""
+    for place, its in _PHASES.items():
+        phase = np.where(path == paths.code(place), its, phase)
+    return phase
 
 
 def _pairs(thread: Int64, sequence: Int64) -> Int64:
@@ -111,7 +112,9 @@ def _newest_before(keys: Int64, t_ns: Int64, wanted: Int64, until_ns: Int64) -> 
     return newest[len(keys) :]
 
 
-def _with_forward(calls: Calls, forest: Forest, path: Int64, phase: Int64, steps: Steps) -> Int64:
+def _with_forward(
+    calls: Calls, forest: Forest, paths: Paths, path: Int64, phase: Int64, steps: Steps
+) -> Int64:
     """Operations that no range claims are forward when their step's backward pass has not begun.
 
     Without steps the ones with a sequence number are: they ran with gradients on.
@@ -126,4 +129,5 @@ def _with_forward(calls: Calls, forest: Forest, path: Int64, phase: Int64, steps
         own = np.where((calls.sequence >= 0) | (path != Paths.NOWHERE), 1, NONE)
         forward = forest.inherit(own) == 1
     claimed = (phase != OTHER) | (calls.role == Role.STEP) | (calls.role == Role.OVERHEAD)
+    claimed |= np.isin(path, [paths.code(place) for place in (*_PHASES, names.COMMUNICATION)])
     return np.where(~claimed & forward, FORWARD, phase)

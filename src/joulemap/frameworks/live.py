@@ -31,4 +31,10 @@ FRAMEWORKS = (
         "joulemap.frameworks.tensorflow.adapter",
         "TensorFlowAdapter",
     ),
+    Framework(
+        "torch",
+        ("torch", "torch.utils.data.dataloader", "torch._dynamo"),
+        "joulemap.frameworks.torch.adapter",
+        "TorchAdapter",
+    ),
 )

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from joulemap.frameworks.imported import ImportedTrace
 
-_READERS = {"tensorflow": "joulemap.frameworks.tensorflow.raw"}
+_READERS = {
+    "tensorflow": "joulemap.frameworks.tensorflow.raw",
+    "torch": "joulemap.frameworks.torch.raw",
+}
 
 
 def read_raw(raw: Path, progress: Callable[[float], None] | None = None) -> list[ImportedTrace]:

@@ -96,8 +96,9 @@ class Inside:
             if module in self._imported and module not in self._attached:
                 self._attached.add(module)
                 self._adapters[framework.name].attach(module, self._clock)
-                version = getattr(sys.modules[module], "__version__", "")
-                self._journal.put("version", [module, str(version)])
+                version = getattr(sys.modules[module], "__version__", None)
+                if version is not None:
+                    self._journal.put("version", [module, str(version)])
 
     def _start_slicer(self) -> None:
         if self._slicer is None and self._clock.budget.may_ever_slice:

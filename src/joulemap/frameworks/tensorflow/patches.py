@@ -1,4 +1,4 @@
-"""Attributes of other people's classes and modules, replaced for a while and then put back as they were."""
+"""What is put in the place of TensorFlow's own functions."""
 
 from __future__ import annotations
 
@@ -6,32 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from joulemap.frameworks.patches import Patches as Patches
 from joulemap.frameworks.tensorflow.watch import Watch
-
-_ABSENT = object()
-
-
-class Patches:
-    """What was replaced by what."""
-
-    def __init__(self) -> None:
-        self._put: list[tuple[Any, str, object, object]] = []
-
-    def put(self, owner: Any, name: str, ours: object) -> None:
-        """Put ``ours`` in the place of a class's or module's own attribute."""
-        self._put.append((owner, name, vars(owner).get(name, _ABSENT), ours))
-        setattr(owner, name, ours)
-
-    def restore(self) -> None:
-        """Put everything back, except where somebody has put theirs over ours."""
-        for owner, name, original, ours in reversed(self._put):
-            if vars(owner).get(name) is not ours:
-                continue
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-        self._put.clear()
 
 
 def after(original: Callable[..., Any], watch: Watch, hook: Callable[..., None]) -> Callable[..., Any]:

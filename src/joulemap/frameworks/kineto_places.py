@@ -1,0 +1,75 @@
+"""Operations outside every module that can be told nonetheless: by their names, or by when they ran.
+
+- What is differentiated although no module holds it is the loss.
+- What computes norms after the backward pass and before the optimizer's step clips gradients.
+- Input pipelines, collectives and gradient scaling have names that say so.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.frameworks import kineto_names as names
+from joulemap.frameworks.kineto_calls import NONE, Calls
+from joulemap.frameworks.kineto_names import Paths, Role
+from joulemap.frameworks.nesting import NO_PARENT, Forest
+from joulemap.traces import Int64
+
+_LOSS = re.compile(r"aten::\w*(_loss|cross_entropy|kl_div)")
+_NORM = re.compile(r"aten::\w*norm")
+
+
+def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiated: Int64) -> Int64:
+    """A path for every event that has one of its own by these rules, ``NONE`` for the others.
+
+    ``path`` are the paths that ranges give, ``differentiated`` the rows that have a backward pass.
+    """
+    given = np.full(len(path), NONE, np.int64)
+    outside = (path == Paths.NOWHERE) & (calls.role == Role.OP)
+    above = _outermost_operation(calls, forest)
+    top = outside & (above == np.arange(len(path)))
+    if (calls.role == Role.MODULE).any():
+        lost = differentiated[outside[differentiated]]
+        given[above[lost]] = paths.code(names.LOSS)
+        given[top & _named(calls, _LOSS)] = paths.code(names.LOSS)
+    given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
+    for word, name in enumerate(calls.name.words):
+        where = names.place(name)
+        if where is not None:
+            given[calls.name.codes == word] = paths.code(where)
+    return given
+
+
+def _outermost_operation(calls: Calls, forest: Forest) -> Int64:
+    """For every row the outermost operation around it that is in no range; itself where there is none."""
+    outermost = np.arange(len(calls.role))
+    for rows in forest.levels[1:]:
+        above = forest.parent[rows]
+        inside = (above != NO_PARENT) & (calls.role[above] == Role.OP)
+        outermost[rows[inside]] = outermost[above[inside]]
+    return outermost
+
+
+def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
+    """The free rows between a backward pass and the next optimizer step, where one of them is a norm."""
+    optimizers = np.sort(calls.start_ns[(calls.role == Role.OPTIMIZER) & _named(calls, names.OPTIMIZER_STEP)])
+    backward = np.sort(calls.start_ns[calls.is_backward])
+    rows = np.flatnonzero(free)
+    follows = np.searchsorted(optimizers, calls.start_ns[rows])
+    rows, follows = rows[follows < len(optimizers)], follows[follows < len(optimizers)]
+    begun = np.searchsorted(backward, calls.start_ns[rows])
+    over = begun == np.searchsorted(backward, optimizers[follows])
+    before = np.where(follows > 0, optimizers[np.maximum(follows, 1) - 1], np.iinfo(np.int64).min)
+    since = begun > np.searchsorted(backward, before) if len(optimizers) else over
+    rows, follows = rows[over & since], follows[over & since]
+    clipped = np.unique(follows[_named(calls, _NORM)[rows]])
+    clips: Int64 = rows[np.isin(follows, clipped)]
+    return clips
+
+
+def _named(calls: Calls, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    words = np.array([pattern.match(word) is not None for word in calls.name.words], bool)
+    return words[calls.name.codes] if len(words) else np.zeros(len(calls.name), bool)

@@ -1,0 +1,1 @@
+"""PyTorch: its live adapter, and the reader of what it left behind."""

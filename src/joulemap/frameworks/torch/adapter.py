@@ -1,0 +1,94 @@
+"""PyTorch, listened to while it runs: steps, modules, and profiler sessions on request."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from joulemap.frameworks.adapter import StepListener, TracerBusy
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.calls import Calls
+from joulemap.frameworks.torch.hooks import OptimizerSteps, Removals, hook_compiler, hook_loaders
+from joulemap.frameworks.torch.profiler import Profiler
+from joulemap.frameworks.torch.steps import StepFinder
+from joulemap.frameworks.torch.watch import Watch
+
+
+class TorchAdapter:
+    """Hooks at the level of classes and modules; ``detach`` leaves these as they were."""
+
+    name = "torch"
+    watches = ("torch", "torch.utils.data.dataloader", "torch._dynamo")
+
+    def __init__(self, folder: Path) -> None:
+        self._watch = Watch()
+        self._patches, self._removals = Patches(), Removals()
+        self._profiler: Profiler | None = None
+        self._finder = StepFinder(self._watch, self._settle)
+        self._calls = Calls(self._watch, self._finder)
+        self._attached: set[str] = set()
+        _call_in_children(weakref.WeakMethod(self._leave_to_parent))
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be done, in sentences."""
+        return self._watch.problems
+
+    def attach(self, module: str, steps: StepListener) -> None:
+        """Hook into ``module``, which the program has imported, once."""
+        self._watch.steps = steps
+        if module in self._attached:
+            return
+        self._attached.add(module)
+        attempt = self._watch.attempt
+        if module == "torch":
+            self._profiler = attempt(Profiler, self._watch, self._calls, self._patches)
+            attempt(self._calls.hook, self._patches)
+            attempt(OptimizerSteps(self._calls, self._finder).hook, self._watch, self._removals)
+        elif module == "torch.utils.data.dataloader":
+            attempt(hook_loaders, self._watch, self._finder, self._patches)
+        elif module == "torch._dynamo":
+            attempt(hook_compiler, self._watch, self._removals)
+
+    def start(self, folder: Path) -> None:
+        """Open a profiler session; ``TracerBusy`` where one is open."""
+        if self._profiler is None:
+            raise TracerBusy("PyTorch is not attached.", "Import it first.")
+        self._profiler.start(folder)
+
+    def stop(self) -> None:
+        """Close it, its events written; ``TracerBusy`` where the program ended it."""
+        if self._profiler is None:
+            raise TracerBusy("No session of PyTorch's profiler is open.", "Start one first.")
+        self._profiler.stop()
+
+    def detach(self) -> None:
+        """Take every hook out, and end a session that is open."""
+        if self._profiler is not None:
+            self._watch.attempt(self._profiler.drop)
+        self._watch.on = False
+        self._patches.restore()
+        self._removals.all()
+
+    def _settle(self) -> None:
+        if self._profiler is not None:
+            self._profiler.settle()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child hooks do nothing: the recording is its parent's."""
+        self._watch.on = self._calls.tracing = False
+        if self._profiler is not None:
+            self._profiler.leave_to_parent()
+
+
+def _call_in_children(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """After every fork from now on, as long as there is the adapter; there is no way to take that back."""
+
+    def call() -> None:
+        held = method()
+        if held is not None:
+            held()
+
+    os.register_at_fork(after_in_child=call)

@@ -1,0 +1,46 @@
+"""Code of ours that runs in the middle of the program's, out of the sight of ``torch.compile``.
+
+The compiler looks at every Python frame that runs below a compiled function. Ours it must neither compile nor
+take into a graph: then a program would have other graphs with us than without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from joulemap.frameworks.torch.watch import Watch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def unseen(function: Function) -> Function:
+    """Run ``function`` itself as it is; what it calls is still looked at."""
+    from torch._C import _dynamo
+
+    frames: Any = _dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        frames.set_code_exec_strategy(function.__code__, skip)
+    else:  # before 2.7
+        frames.skip_code(function.__code__)
+    return function
+
+
+def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
+    """Where the compiler meets ``function`` in code that it compiles, it is to take ``traced``."""
+    vars(function)["_torchdynamo_inline"] = traced
+
+
+def aside(watch: Watch) -> Callable[..., Any]:
+    """A function that attempts hooks with the compiler looking away."""
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    def attempt(hook: Callable[..., Any], *args: Any) -> Any:
+        before = set_eval_frame(None)
+        try:
+            return watch.attempt(hook, *args)
+        finally:
+            set_eval_frame(before)
+
+    return unseen(attempt)

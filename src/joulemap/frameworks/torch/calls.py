@@ -1,0 +1,126 @@
+"""Calls of modules: the outermost ones are where steps lie, and all of them are ranges in a trace.
+
+``Module.__call__`` is the one place that every call passes, of modules that exist and of those to come. Hooks
+on modules would be seen by the compiler, which breaks its graphs at them, and by whoever copies or
+pickles a module. Outside of sessions a call inside a call costs a look at two flags.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.aside import aside, instead, unseen
+from joulemap.frameworks.torch.names import ModuleNames
+from joulemap.frameworks.torch.steps import StepFinder
+from joulemap.frameworks.torch.watch import Watch
+
+
+class _Thread(threading.local):
+    """Whether this thread is inside a module's call, and the label of the innermost one."""
+
+    inside = False
+    label = ""
+
+
+class _Call(NamedTuple):
+    """What is to be undone when a call ends."""
+
+    outermost: bool
+    range: Any
+    above: str
+
+
+class Calls:
+    """Listens to every module; ``tracing`` while a session is open."""
+
+    def __init__(self, watch: Watch, finder: StepFinder) -> None:
+        self.tracing = False
+        self.names = ModuleNames()
+        self._watch, self._finder = watch, finder
+        self._thread = _Thread()
+
+    def hook(self, patches: Patches) -> None:
+        """Listen."""
+        from torch.nn import Module
+
+        patches.put(Module, "__call__", self._around(Module.__call__))
+
+    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watch, thread = self._watch, self._thread
+        begins, ends = self._borders()
+
+        @functools.wraps(original)
+        def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            call = begins(module) if (self.tracing or not thread.inside) and watch.on else None
+            try:
+                return original(module, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                if call is not None:
+                    ends(call)
+
+        instead(called, original)
+        return unseen(called)
+
+    def _borders(self) -> tuple[Callable[[Any], _Call], Callable[[_Call], None]]:
+        """What happens when a call begins, and when it ends."""
+        from torch._C._profiler import _RecordFunctionFast
+
+        thread, attempt = self._thread, aside(self._watch)
+
+        def begins(module: Any) -> _Call:
+            outermost, above, opened = not thread.inside, thread.label, None
+            if outermost:
+                thread.inside = True
+                attempt(self._outermost_begins, module)
+            if self.tracing:
+                label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
+                if label:
+                    thread.label = label
+                    opened = _RecordFunctionFast(label)
+                    opened.__enter__()
+            return _Call(outermost, opened, above)
+
+        def ends(call: _Call) -> None:
+            outermost, opened, thread.label = call
+            if opened is not None:
+                opened.__exit__(None, None, None)
+            if outermost:
+                thread.inside = False
+                attempt(self._finder.call_ends)
+
+        return unseen(begins), unseen(ends)
+
+    def _outermost_begins(self, module: Any) -> None:
+        """A module is called by no module. While gradients are computed, it runs a second time for them;
+        while a CUDA graph is captured, nothing runs."""
+        import torch
+
+        if torch._C._current_graph_task_id() != -1 or _captures():
+            return
+        self.names.see(module)
+        learns = torch.is_grad_enabled() and bool(module.training) and _any_optimizer()
+        self._finder.call_begins(learns)
+
+
+def _captures() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _any_optimizer() -> bool:
+    """Whether the program has ever made an optimizer: torch marks the classes of those it has made."""
+    from torch.optim import Optimizer
+
+    return _is_marked(Optimizer)
+
+
+def _is_marked(optimizer: Any) -> bool:
+    return getattr(optimizer.step, "hooked", False) or any(map(_is_marked, optimizer.__subclasses__()))

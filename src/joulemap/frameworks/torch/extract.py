@@ -1,0 +1,87 @@
+"""A session's events, taken out of the profiler as columns and written down: nothing is understood here.
+
+torch hands out one object an event. Each column is one pass of its getter over all of them, without a line
+of Python for an event in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FILE = "events.npz"
+FORMAT = 1
+NO_CATEGORY = ""
+SHAPED = "cpu_op"
+_ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "start_thread_id", "fwd_thread_id", "sequence_nr")
+
+
+def write_events(events: Sequence[Any], folder: Path, classes: Sequence[str], with_shapes: bool) -> None:
+    """Write ``events.npz`` below ``folder``, whole or not at all."""
+    kind = type(events[0]) if len(events) else None
+    columns: dict[str, NDArray[Any]] = {
+        name: _numbers(kind, name, events) for name in (*_ON_ALL, "correlation_id")
+    }
+    columns["name"], names = _words(map(kind.name, events) if kind else ())
+    columns["category"], categories = _words(_categories(kind, events))
+    off_host = _off_host(columns["category"], categories)
+    columns["off_host"] = off_host
+    elsewhere = [events[row] for row in off_host.tolist()]
+    columns["linked"] = _numbers(kind, "linked_correlation_id", elsewhere)
+    columns["device"] = _numbers(kind, "device_index", elsewhere)
+    signatures: list[str] = []
+    if with_shapes:
+        columns["signature"], signatures = _words(map(_signature, events))
+    said = {"format": FORMAT, "names": names, "categories": categories, "classes": list(classes)}
+    columns["words"] = np.frombuffer(json.dumps({**said, "signatures": signatures}).encode(), np.uint8)
+    part = folder / f"{FILE}.part"
+    with part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **columns)
+    part.replace(folder / FILE)
+
+
+def _numbers(kind: Any, name: str, events: Sequence[Any]) -> NDArray[np.int64]:
+    getter = getattr(kind, name, None)
+    return np.fromiter(map(getter, events) if getter else (), np.int64, len(events) if getter else 0)
+
+
+def _words(values: Iterable[str]) -> tuple[NDArray[np.int32], list[str]]:
+    """Numbers for strings, and the strings."""
+    index: dict[str, int] = {}
+    numbers = count()
+    # setdefault takes the next number for a new word, and throws it away for a known one
+    codes = np.fromiter(map(index.setdefault, values, numbers), np.int64)
+    order, codes = np.unique(codes, return_inverse=True)
+    words = {number: word for word, number in index.items()}
+    return codes.astype(np.int32), [words[number] for number in order.tolist()]
+
+
+def _categories(kind: Any, events: Sequence[Any]) -> Iterable[str]:
+    """What torch says an event is; older ones say only whether it was on a GPU."""
+    if hasattr(kind, "activity_type"):
+        return map(kind.activity_type, events)
+    if kind is None:
+        return ()
+    from torch.autograd import DeviceType
+
+    return ("gpu" if one.device_type() != DeviceType.CPU else NO_CATEGORY for one in events)
+
+
+def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np.int64]:
+    """The rows that are no operations: kernels, copies, and the calls that launched them."""
+    on_host = np.array(
+        [word in ("cpu_op", "user_annotation", "python_function") for word in categories], bool
+    )
+    return np.flatnonzero(~on_host[codes]) if len(codes) else np.zeros(0, np.int64)
+
+
+def _signature(event: Any) -> str:
+    """Shapes and types of what an operation was called with, in one line."""
+    shapes = event.shapes()
+    return json.dumps([shapes, event.dtypes()], separators=(",", ":")) if shapes else ""

@@ -1,0 +1,120 @@
+"""Hooks into optimizers, data loaders, the compiler and CUDA graphs."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.aside import aside, instead, unseen
+from joulemap.frameworks.torch.calls import Calls
+from joulemap.frameworks.torch.steps import StepFinder
+from joulemap.frameworks.torch.watch import Watch
+
+
+class Removals:
+    """What to call so that hooks are out again."""
+
+    def __init__(self) -> None:
+        self._remove: list[Any] = []
+
+    def add(self, remove: Any) -> None:
+        self._remove.append(remove)
+
+    def all(self) -> None:
+        while self._remove:
+            self._remove.pop()()
+
+
+class _Thread(threading.local):
+    """The optimizer steps that this thread is in, and their ranges."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Any, Any]] = []
+
+
+class OptimizerSteps:
+    """Every optimizer's step. torch has a range of its own around it, which is still open when a session
+    ends with the step; so there is one of ours inside."""
+
+    def __init__(self, calls: Calls, finder: StepFinder) -> None:
+        self._calls, self._finder = calls, finder
+        self._thread = _Thread()
+
+    def hook(self, watch: Watch, removals: Removals) -> None:
+        """Listen."""
+        from torch.optim import optimizer as optimizers
+
+        attempt = aside(watch)
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            attempt(self._begins, optimizer, args[1:], kwargs)
+
+        def after(optimizer: Any, *_: Any) -> None:
+            attempt(self._ends, optimizer)
+
+        for function in (before, after):
+            unseen(function)
+            instead(function, _nothing)
+        removals.add(optimizers.register_optimizer_step_pre_hook(before).remove)
+        removals.add(optimizers.register_optimizer_step_post_hook(after).remove)
+
+    def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        from torch._C._profiler import _RecordFunctionFast
+
+        self._thread.open = [one for one in self._thread.open if one[0] is not optimizer]  # one that failed
+        has_closure = any(one is not None for one in (*args[:1], kwargs.get("closure")))
+        self._finder.optimizer_begins(optimizer, has_closure)
+        opened = None
+        if self._calls.tracing:
+            opened = _RecordFunctionFast(f"Optimizer.step#{type(optimizer).__name__}.step")
+            opened.__enter__()
+        self._thread.open.append((optimizer, opened))
+
+    def _ends(self, optimizer: Any) -> None:
+        inner = None
+        while self._thread.open and inner is not optimizer:
+            inner, opened = self._thread.open.pop()
+            if opened is not None:
+                opened.__exit__(None, None, None)
+        if not self._thread.open:
+            self._finder.optimizer_ends(optimizer)
+
+
+def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:
+    """Every batch that a data loader gives."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original, attempt = _BaseDataLoaderIter.__next__, aside(watch)
+
+    @functools.wraps(original)
+    def following(self_: Any) -> Any:
+        attempt(finder.loading_begins, self_, self_._dataset)
+        try:
+            batch = original(self_)
+        except BaseException as error:
+            attempt(finder.loading_ends, isinstance(error, StopIteration))
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+        attempt(finder.loading_ends, False)
+        return batch
+
+    unseen(following)
+    instead(following, original)
+    patches.put(_BaseDataLoaderIter, "__next__", following)
+
+
+def hook_compiler(watch: Watch, removals: Removals) -> None:
+    """Every compilation: a step with one in it is no example of others."""
+    from torch._dynamo.callback import callback_handler
+
+    def compiles(*_: Any) -> None:
+        watch.attempt(watch.steps.compiled)
+
+    callback_handler.register_start_callback(compiles)
+    removals.add(functools.partial(callback_handler.remove_start_callback, compiles))
+
+
+def _nothing(*_: Any) -> None:
+    """What a compiled optimizer step does in the place of our hooks."""

@@ -1,0 +1,151 @@
+"""Sessions of PyTorch's profiler: ours are short, and give way to the program's own."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from joulemap.frameworks.adapter import TracerBusy
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.calls import Calls
+from joulemap.frameworks.torch.extract import write_events
+from joulemap.frameworks.torch.quiet import Silence
+from joulemap.frameworks.torch.residue import Residue
+from joulemap.frameworks.torch.watch import Watch
+
+_HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
+
+
+class Profiler:
+    """At most one session of ours is open. Sessions of the program's are noticed where torch opens them."""
+
+    def __init__(self, watch: Watch, calls: Calls, patches: Patches) -> None:
+        from torch.autograd import profiler
+
+        self._watch, self._calls = watch, calls
+        self._torch: Any = profiler
+        self._lock = threading.RLock()
+        self._starting = self._theirs = False
+        self._session: Any = None
+        self._on_gpu = False
+        self._folder = Path()
+        self._number = 0
+        self._disable: Callable[[], Any] = profiler._disable_profiler
+        self._residue = Residue(watch, patches)
+        self._silence: Callable[[], AbstractContextManager[None]] | None = None
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            patches.put(profiler, name, self._first(getattr(profiler, name)))
+        patches.put(profiler, "_disable_profiler", self._for_the_program)
+
+    def start(self, folder: Path) -> None:
+        """Open a session. What a GPU has still to do from before is waited for: it is no part of it."""
+        import torch
+
+        with self._lock, self._quietly():
+            if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
+                raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
+            self._on_gpu = torch.cuda.is_initialized()
+            if self._on_gpu:
+                torch.cuda.synchronize()
+                self._residue.session_begins()
+            self._session = self._entered(with_shapes=_is_power_of_two(self._number))
+            self._folder = folder
+            self._number += 1
+            self._calls.names.learn()
+            self._calls.tracing = True
+
+    def _entered(self, with_shapes: bool) -> Any:
+        self._starting = True
+        try:
+            session = self._torch.profile(
+                use_kineto=True,
+                use_device="cuda" if self._on_gpu else None,
+                record_shapes=with_shapes,
+                experimental_config=_all_threads(),
+            )
+            session.__enter__()
+        finally:
+            self._starting = False
+        return session
+
+    def settle(self) -> None:
+        """A step ends: in a session it has ended when the GPU has. After one, the tracer is gone by now."""
+        if self._session is not None and self._on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+        elif self._session is None:
+            self._residue.step_ended()
+
+    def stop(self) -> None:
+        """Close it, and write its events down."""
+        with self._lock:
+            if self._session is None:
+                raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
+            shapes = bool(self._session.record_shapes)
+            results = self._ended()
+            write_events(results.events(), self._folder, self._calls.names.classes(), shapes)
+
+    def drop(self) -> None:
+        """End a session that is open, without its events."""
+        with self._lock:
+            if self._session is not None:
+                self._ended()
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._residue.clear()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child the session is the parent's; the profiler's threads are there."""
+        self._session = None
+        self._lock = threading.RLock()
+
+    def _ended(self) -> Any:
+        """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
+        import torch
+
+        self._calls.tracing = False
+        self._session = None
+        with self._quietly():
+            if self._on_gpu:
+                torch.cuda.synchronize()
+            results = self._disable()
+            self._torch._run_on_profiler_stop()
+            if self._on_gpu:
+                self._residue.session_ended()
+        return results
+
+    def _first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``original``, and before it ours goes, where the program is the one who calls."""
+
+        def opens(*args: Any, **kwargs: Any) -> Any:
+            if not self._starting:
+                self._watch.attempt(self.drop)
+                self._theirs = True
+            return original(*args, **kwargs)
+
+        return opens
+
+    def _for_the_program(self, *args: Any, **kwargs: Any) -> Any:
+        self._theirs = False
+        return self._disable(*args, **kwargs)
+
+    def _quietly(self) -> AbstractContextManager[None]:
+        if self._silence is None:
+            self._silence = self._watch.attempt(Silence) or nullcontext
+        return self._silence()
+
+
+def _is_power_of_two(number: int) -> bool:
+    """Shapes make a session dearer and seldom change: the 1st, 2nd, 3rd, 5th, 9th, … session has them."""
+    return number & (number - 1) == 0
+
+
+def _all_threads() -> Any:
+    """So that a session of any thread has the operations of all."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    return _ExperimentalConfig(profile_all_threads=True)

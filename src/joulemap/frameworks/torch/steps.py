@@ -1,0 +1,187 @@
+"""Where a program's steps lie, found from what its modules, optimizers and data loaders do.
+
+- A training step ends when an optimizer's step ends. It begins with the first outermost call of a module
+  after the last one, or with the data loader's ``next`` before that. What is done in between (evaluation,
+  saving) is no part of it.
+- Gradient accumulation is one step: it has one optimizer step. Optimizers that step right after each other
+  (one for the embeddings, one for the rest) end one step together. Those with forward passes in between (the
+  two of a GAN) end steps of different kinds: ``train`` and ``train 2``.
+- An outermost call without gradients, or of a module in evaluation mode, outside of a training step is a
+  step of ``inference``.
+- A program that calls no module between two steps of its optimizer has steps from end to end.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from joulemap.frameworks.torch.watch import Watch
+
+TRAIN, INFERENCE = "train", "inference"
+_NONE, _PENDING = "", "pending"
+_FORWARDS = 64
+"""A training step has at most so many outermost calls, until one was seen to have more: a program that has
+gradients on and never uses them makes no steps of training."""
+
+
+class _Thread(threading.local):
+    """What one thread is in: no step, one that may become something, training or inference."""
+
+    def __init__(self) -> None:
+        self.state = _NONE
+        self.calls = 0
+        self.fed_by: int | None = None
+        self.loader: weakref.ref[Any] | None = None
+        self.last: int | None = None
+        self.waits = False
+
+
+class StepFinder:
+    """Told of calls by hooks, tells a ``StepListener`` of steps."""
+
+    def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
+        self._watch, self._settle = watch, settle
+        self._thread = _Thread()
+        self._feeds: dict[int, str] = {}
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._not_last: set[int | None] = set()
+        self._after: dict[int, str] = {}
+        self._end_to_end = False
+        self._most_calls = _FORWARDS
+        self._never_ends = False
+
+    def call_begins(self, learns: bool) -> None:
+        """An outermost module is called; ``learns`` says that a backward pass may follow."""
+        thread = self._thread
+        if thread.waits:
+            self._not_last.discard(thread.last)
+            self._close(self._label(thread.last))
+        self._end_to_end = False
+        thread.calls += 1
+        if thread.state == TRAIN:
+            if thread.calls > self._most_calls:
+                self._never_ends = True
+                self._close(INFERENCE)
+            else:
+                return
+        kind = TRAIN if learns and not self._never_ends else INFERENCE
+        self._open(kind)
+        if thread.fed_by is not None:
+            self._feeds[thread.fed_by] = self._expected(thread.last) if kind == TRAIN else INFERENCE
+            thread.fed_by = None
+
+    def call_ends(self) -> None:
+        """That call has returned, or failed."""
+        if self._thread.state == INFERENCE:
+            self._close(INFERENCE)
+
+    def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
+        """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
+        thread = self._thread
+        key = self._key(optimizer)
+        if thread.state != _NONE:
+            thread.state, thread.waits = TRAIN, False
+        elif has_closure:
+            self._open(TRAIN)
+        elif not thread.calls and thread.last == key:
+            self._end_to_end = True
+        elif not thread.calls and thread.last is not None:
+            self._not_last.add(thread.last)
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """It has ended, and with it the step of training, unless another optimizer is known to follow."""
+        thread = self._thread
+        key = self._key(optimizer)
+        if thread.calls > self._most_calls or self._never_ends:
+            self._most_calls, self._never_ends = max(4 * thread.calls, self._most_calls), False
+        if thread.state == TRAIN and key in self._not_last:
+            thread.waits = True
+        elif thread.state == TRAIN:
+            if thread.last is not None:
+                self._after[thread.last] = self._label(key)
+            self._close(self._label(key))
+        thread.last, thread.calls = key, 0
+        if self._end_to_end and thread.state == _NONE:
+            self._open(TRAIN)
+
+    def loading_begins(self, iterator: Any, dataset: Any) -> None:
+        """A data loader is asked for the next batch."""
+        thread = self._thread
+        if thread.waits:
+            self._close(self._label(thread.last))
+        if thread.state == _PENDING:
+            self._cancel()
+        thread.fed_by = id(dataset)
+        expected = self._feeds.get(id(dataset))
+        if thread.state == _NONE and expected is not None and not self._watch.steps.is_open():
+            thread.state = _PENDING
+            thread.loader = weakref.ref(iterator, self._loader_is_gone)
+            self._watch.steps.begin(expected)
+
+    def loading_ends(self, exhausted: bool) -> None:
+        """It has given one, or has no more."""
+        if exhausted:
+            if self._thread.state == _PENDING:
+                self._cancel(forget=False)
+            self._thread.fed_by = None
+
+    def forget(self) -> None:
+        """Whatever was open is not ours any more."""
+        self._thread = _Thread()
+
+    def _loader_is_gone(self, _: Any) -> None:
+        if self._thread.state == _PENDING:
+            self._watch.attempt(self._cancel)
+
+    def _open(self, kind: str) -> None:
+        thread, steps = self._thread, self._watch.steps
+        label = INFERENCE if kind == INFERENCE else self._expected(thread.last)
+        if thread.state == _PENDING:
+            steps.rename(label)
+        elif steps.is_open():
+            return  # somebody else's step
+        else:
+            steps.begin(label)
+        thread.state, thread.loader = kind, None
+
+    def _close(self, label: str) -> None:
+        thread, steps = self._thread, self._watch.steps
+        thread.state, thread.waits = _NONE, False
+        steps.rename(label)
+        self._settle()
+        steps.end()
+
+    def _cancel(self, forget: bool = True) -> None:
+        """A batch led to no step; the next one of its kind opens none, unless the data had only ended."""
+        thread = self._thread
+        if forget and thread.fed_by is not None:
+            self._feeds.pop(thread.fed_by, None)
+        thread.state, thread.loader = _NONE, None
+        self._watch.steps.cancel()
+
+    def _expected(self, last: int | None) -> str:
+        """The kind of step that came after this optimizer's the last time."""
+        return TRAIN if last is None else self._after.get(last, self._label(last))
+
+    def _key(self, optimizer: Any) -> int:
+        """A number for an optimizer; that of one that is gone is given again."""
+        free = None
+        for number, known in enumerate(self._optimizers):
+            held = known()
+            if held is optimizer:
+                return number
+            if held is None and free is None:
+                free = number
+        if free is None:
+            self._optimizers.append(weakref.ref(optimizer))
+            return len(self._optimizers) - 1
+        self._optimizers[free] = weakref.ref(optimizer)
+        self._not_last.discard(free)
+        return free
+
+    @staticmethod
+    def _label(key: int | None) -> str:
+        return f"{TRAIN} {key + 1}" if key else TRAIN
