@@ -1,8 +1,8 @@
 """Which GPUs a program sees, and by which numbers.
 
 A program's ``GPU:0`` is the first of those it was given: ``CUDA_VISIBLE_DEVICES=2`` makes it the third of the
-machine. The rule is CUDA's, as tried on an H200: a list of numbers or of beginnings of UUIDs, which is cut off
-at the first entry that names no GPU; one that names a GPU twice shows none, nor does one that is empty.
+machine. The rule is CUDA's, as tried on an H200: a list of numbers or of beginnings of UUIDs, which is cut
+off at the first entry that names no GPU; one that names a GPU twice shows none, nor does one that is empty.
 
 ``NVIDIA_VISIBLE_DEVICES`` is another matter: the container's runtime reads it before the program starts,
 and neither CUDA nor NVML ever sees the other GPUs.
