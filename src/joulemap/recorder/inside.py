@@ -22,6 +22,10 @@ from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.settings import Settings
 from joulemap.recorder.steps import Slicer, StepClock
 
+SECOND = (
+    "This process is being recorded already: this recording is metered, and has no steps and no operations."
+)
+
 _current: Inside | None = None
 
 
@@ -41,6 +45,7 @@ class Inside:
         self._slicer: Slicer | None = None
         self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._hear_of)
         self._pid = os.getpid()
+        self._over = False
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
     @property
@@ -53,19 +58,23 @@ class Inside:
         return self._offset_ns + time.monotonic_ns()
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; a second recording of a process only meters it."""
         global _current
         self._journal.put("start", {"t_ns": self.now_ns(), "pid": self._pid})
+        if _current is None:
+            _current = self
+            self._imports.start()
+        else:
+            self._journal.put("warning", SECOND)
         self._journal.flush()
-        self._imports.start()
-        _current = self
 
     def stop(self) -> None:
         """Stop listening, take all hooks out, and write down that it ended in order."""
         global _current
-        if not self.ours or _current is not self:
+        if not self.ours or self._over:
             return
-        _current = None
+        self._over = True
+        _current = None if _current is self else _current
         end_ns = self.now_ns()
         self._imports.stop()
         if self._slicer is not None:

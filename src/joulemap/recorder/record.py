@@ -10,9 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from joulemap.errors import InputError
 from joulemap.recorder.budget import DEFAULT_OVERHEAD, Plan
-from joulemap.recorder.inside import Inside, current
+from joulemap.recorder.inside import SECOND, Inside, current
 from joulemap.recorder.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,10 +50,8 @@ class record:  # noqa: N801 - reads as the verb it is
         from joulemap.recording.folder import RAW
 
         if current() is not None:
-            raise InputError(
-                "This process is being recorded already.",
-                "Leave joulemap.record out under joulemap run; name a part with joulemap.measure.",
-            )
+            hint = "To name a part of it, use joulemap.measure."
+            print(f"joulemap: {self.path}: {SECOND} {hint}", file=sys.stderr)
         info = RecordingInfo(command=list(sys.argv), source="record", host=host(), versions=versions())
         self._writer = RecordingWriter.create(self.path, info, overwrite=self._overwrite)
         self._metering = Metering.start(self._writer)
