@@ -12,7 +12,9 @@ from toys import points, show
 
 print(__name__, __file__ == sys.argv[0], __spec__, __doc__.split(":")[0], sys.argv[1:])
 print("first on the path is mine:", sys.path[0] == __file__.rpartition("/")[0])
-print("main is me:", sys.modules["__main__"].points is points, sys.flags.utf8_mode, sys.gettrace())
+print(
+    "main is me:", sys.modules["__main__"].points is points, sys.flags.utf8_mode, threading.main_thread().name
+)
 print("threads to wait for", [one.name for one in threading.enumerate() if not one.daemon])
 
 
