@@ -18,6 +18,19 @@ ACCUMULATION = "(gradient accumulation)"
 """The layer of backward work that belongs to no forward operation: adding gradients up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an operation was called with: shapes and types of its inputs, as JSON, and how often. What it costs
+    depends on that, and on little else."""
+
+    name: str
+    op: str
+    phase: str
+    shapes: str
+    types: str
+    calls: int
+
+
 @dataclass(frozen=True, eq=False)
 class ImportedTrace:
     """The events of one or several trace files, and in ``notes`` what was understood and what left out."""
@@ -27,6 +40,7 @@ class ImportedTrace:
     program: Program
     framework: str
     notes: list[str] = field(default_factory=list)
+    signatures: tuple[Signature, ...] = ()
 
 
 def describe(events: EventTrace, steps: Steps) -> list[str]:

@@ -66,11 +66,15 @@ class KinetoColumns:
 
 @dataclass(frozen=True, eq=False)
 class KinetoTrace:
-    """The events with their qualified names, the steps, and what to tell the user about the reading."""
+    """The events with their qualified names, the steps, and what to tell the user about the reading.
+
+    The first events are those on the CPU; ``host_rows`` says which rows of the columns they were.
+    """
 
     events: EventTrace
     steps: Steps
     notes: tuple[str, ...]
+    host_rows: Int64
 
 
 def trace_of(columns: KinetoColumns) -> KinetoTrace:
@@ -85,7 +89,8 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
     kernels = columns.take(roles == Role.KERNEL)
     origin = _origins(kernels, host)
     events = EventTrace.joined([host.events(), _kernel_events(kernels, host, origin)])
-    return KinetoTrace(events, host.steps, (*_notes(columns, roles), *_graph_notes(host, origin)))
+    notes = (*_notes(columns, roles), *_graph_notes(host, origin))
+    return KinetoTrace(events, host.steps, notes, np.flatnonzero(on_host))
 
 
 class _Host:

@@ -102,6 +102,8 @@ def _role_of_name(name: str) -> Role:
         return Role.OPTIMIZER
     if _GLUE.match(name):
         return Role.GLUE
+    if _COMPILED.match(name):
+        return Role.RANGE
     return Role.RUNTIME if _RUNTIME.match(name) else Role.LEFT_OUT
 
 

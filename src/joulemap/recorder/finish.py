@@ -32,7 +32,7 @@ from joulemap.recording.info import Status
 from joulemap.traces import EventTrace
 from joulemap.units import fmt_share
 
-REGIONS, SESSIONS, TRACING = "regions", "sessions", "tracing"
+REGIONS, SESSIONS, SIGNATURES, TRACING = "regions", "sessions", "signatures", "tracing"
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "
     "joulemap must be installed for the Python that runs the program."
@@ -73,6 +73,7 @@ def finish(
         if one.program.operations:
             writer.put_program(one.program)
     _put_small(writer, story)
+    _put_signatures(writer, traces)
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)
     writer.update(
@@ -133,6 +134,13 @@ def _put_small(writer: RecordingWriter, story: Story) -> None:
     if story.sessions:
         schema = pa.schema({**_SESSION, "slow_down_s": pa.float64()})
         writer.put_table(SESSIONS, pa.Table.from_pylist(story.sessions, schema))
+
+
+def _put_signatures(writer: RecordingWriter, traces: list[ImportedTrace]) -> None:
+    rows = [dataclasses.asdict(one) for trace in traces for one in trace.signatures]
+    if rows:
+        texts = dict.fromkeys(("name", "op", "phase", "shapes", "types"), pa.string())
+        writer.put_table(SIGNATURES, pa.Table.from_pylist(rows, pa.schema({**texts, "calls": pa.int64()})))
 
 
 def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:

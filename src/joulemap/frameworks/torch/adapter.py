@@ -50,7 +50,7 @@ class TorchAdapter:
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":
-            attempt(hook_compiler, self._watch, self._removals)
+            attempt(hook_compiler, self._watch, self._patches)
 
     def start(self, folder: Path) -> None:
         """Open a profiler session; ``TracerBusy`` where one is open."""

@@ -105,15 +105,18 @@ def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:
     patches.put(_BaseDataLoaderIter, "__next__", following)
 
 
-def hook_compiler(watch: Watch, removals: Removals) -> None:
-    """Every compilation: a step with one in it is no example of others."""
+def hook_compiler(watch: Watch, patches: Patches) -> None:
+    """Every compilation: a step with one in it is no example of others. Not by a callback of the compiler,
+    since its reset throws these away."""
     from torch._dynamo.callback import callback_handler
 
-    def compiles(*_: Any) -> None:
-        watch.attempt(watch.steps.compiled)
+    original = callback_handler.run_start_callbacks
 
-    callback_handler.register_start_callback(compiles)
-    removals.add(functools.partial(callback_handler.remove_start_callback, compiles))
+    def compiles(*args: Any, **kwargs: Any) -> Any:
+        watch.attempt(watch.steps.compiled)
+        return original(*args, **kwargs)
+
+    patches.put(callback_handler, "run_start_callbacks", compiles)
 
 
 def _nothing(*_: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 MODULE = "M:"
 LOSS = "loss"
-_NOBODY = 0
+NOBODY = 0
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -58,7 +58,7 @@ class ModuleNames:
         """The label of a module that had none: a new outermost one, one that was put into another since, or
         one that is made for one call. ``above`` is the label of the call around this one."""
         if _is_loss(module):
-            return _label(_NOBODY, f"{LOSS}.{_class(module)}")
+            return _label(NOBODY, f"{LOSS}.{_class(module)}")
         if not above:
             self._learn(module)
             return self.labels[id(module)]
@@ -72,16 +72,16 @@ class ModuleNames:
             del self._seen[key]
             self.labels = {one: label for one, label in self.labels.items() if one not in below}
         number = self._number(root)
-        path = _class(root) if number == _NOBODY else ""
+        path = _class(root) if number == NOBODY else ""
         for key, part in below.items():
             self.labels.setdefault(key, _label(number, f"{path}.{part}".strip(".")))
         if _is_loss(root):
-            self.labels[id(root)] = _label(_NOBODY, f"{LOSS}.{_class(root)}")
+            self.labels[id(root)] = _label(NOBODY, f"{LOSS}.{_class(root)}")
 
     def _number(self, root: Any) -> int:
         """One that is gone leaves its number to the next of its class."""
         if next(root.parameters(), None) is None:
-            return _NOBODY
+            return NOBODY
         name = _class(_unwrapped(root))
         for number, held in enumerate(self._holders):
             holder = held() if held is not None else None

@@ -13,7 +13,7 @@ from joulemap.frameworks.adapter import TracerBusy
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.extract import write_events
-from joulemap.frameworks.torch.quiet import Silence
+from joulemap.frameworks.torch.quiet import Silence, without_first_line
 from joulemap.frameworks.torch.residue import Residue
 from joulemap.frameworks.torch.watch import Watch
 
@@ -45,7 +45,7 @@ class Profiler:
         """Open a session. What a GPU has still to do from before is waited for: it is no part of it."""
         import torch
 
-        with self._lock, self._quietly():
+        with self._lock:
             if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
                 raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
             self._on_gpu = torch.cuda.is_initialized()
@@ -67,7 +67,10 @@ class Profiler:
                 record_shapes=with_shapes,
                 experimental_config=_all_threads(),
             )
-            session.__enter__()
+            with self._first_of_all():
+                session._prepare_trace()
+            with self._quietly():
+                session._start_trace()
         finally:
             self._starting = False
         return session
@@ -132,6 +135,10 @@ class Profiler:
     def _for_the_program(self, *args: Any, **kwargs: Any) -> Any:
         self._theirs = False
         return self._disable(*args, **kwargs)
+
+    def _first_of_all(self) -> AbstractContextManager[None]:
+        here = threading.current_thread() is threading.main_thread()
+        return nullcontext() if self._number or here else without_first_line()
 
     def _quietly(self) -> AbstractContextManager[None]:
         if self._silence is None:

@@ -1,23 +1,28 @@
 """Kineto says on stderr that it starts and stops; who did not ask should not hear it.
 
 Its least level of logging is a number in torch's library, which can be raised while a session of ours starts
-and stops. Where the library does not show it, Kineto is heard.
+and stops. Where the library does not show it, Kineto is heard. One line is written past that level: where the
+first session of a program is opened by another thread than the one that imported torch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 _NOTHING = 99
+_OF_KINETO = b"ERROR: External init callback must run in same thread"
+_STDERR = 2
 
 
 class Silence:
-    """Keeps Kineto's lines off stderr, for moments."""
+    """Keeps Kineto's lines off stderr, for moments. It sets its level itself when a first session is
+    prepared, so that this must come after."""
 
     def __init__(self) -> None:
         """``OSError`` or ``ValueError`` where this torch cannot be silenced."""
@@ -35,3 +40,20 @@ class Silence:
             yield
         finally:
             self._level.value = before
+
+
+@contextmanager
+def without_first_line() -> Iterator[None]:
+    """Leave that line out of stderr; what anybody else writes meanwhile comes after."""
+    real = os.dup(_STDERR)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(real, _STDERR)
+            os.close(real)
+            held.seek(0)
+            for line in held:
+                if not line.startswith(_OF_KINETO):
+                    os.write(_STDERR, line)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from joulemap.errors import InputError
 from joulemap.frameworks import kineto_names
-from joulemap.frameworks.imported import ImportedTrace
+from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
-from joulemap.frameworks.torch.names import MODULE
+from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.labels import Labels
 from joulemap.program import Program
 from joulemap.traces import EventTrace, Int64, Steps
@@ -42,8 +42,11 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     sessions = [_read(path) for path in files]
     prefixes = _prefixes(sessions)
     traces: list[KinetoTrace] = []
+    signatures: Counter[tuple[str, str, str, str]] = Counter()
     for number, session in enumerate(sessions):
-        traces.append(trace_of(_columns(session, prefixes)))
+        kept = ~_has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
+        traces.append(trace_of(_columns(session, prefixes).take(kept)))
+        signatures.update(_signatures(session, kept, traces[-1]))
         if progress is not None:
             progress((number + 1) / len(sessions))
     none = np.zeros(0, np.int64)
@@ -54,12 +57,16 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         program=Program(),
         framework="torch",
         notes=[note for one in traces for note in one.notes],
+        signatures=tuple(
+            Signature(name, op, phase, *_unpacked(said), calls)
+            for (name, op, phase, said), calls in sorted(signatures.items())
+        ),
     )
 
 
 def _read(path: Path) -> _Session:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
         said = json.loads(columns.pop("words").tobytes())
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -73,18 +80,18 @@ def _prefixes(sessions: Sequence[_Session]) -> list[str]:
     """What the paths below each outermost module begin with: nothing where there is only one of them, else
     its class, and its number where there are several of the class."""
     classes = max((session.classes for session in sessions), key=len, default=())
-    if len(classes) <= 2:
-        return [""] * len(classes)
+    called = {_split(word)[0] for session in sessions for word in session.names} - {NOBODY, None}
+    prefixes = [""] * len(classes)
     met: Counter[str] = Counter()
-    prefixes = []
-    for name in classes:
+    for number in sorted(filter(None, called)) if len(called) > 1 else ():
+        name = classes[number]
         met[name] += 1
-        prefixes.append(f"{name} ({met[name]})" if met[name] > 1 else name)
+        prefixes[number] = f"{name} ({met[name]})" if met[name] > 1 else name
     return prefixes
 
 
 def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
-    """The rows of a session as the reading wants them; ranges drawn again on the GPU are no rows."""
+    """The rows of a session as the reading wants them."""
     raw = session.columns
     rows = len(raw["start_ns"])
     linked, device = np.zeros(rows, np.int64), np.full(rows, -1, np.int64)
@@ -97,7 +104,7 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
         category = kineto_names.guess_categories(name, on_gpu, linked)
     launched = on_gpu | _has(category, ("cuda_runtime", "cuda_driver"))
     correlation = raw["correlation_id"]
-    columns = KinetoColumns(
+    return KinetoColumns(
         name=name.mapped([_module_path(word, prefixes) for word in name.words]),
         category=category,
         start_ns=raw["start_ns"],
@@ -110,7 +117,29 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
         forward_thread=raw["fwd_thread_id"],
         thread_number=raw["start_thread_id"],
     )
-    return columns.take(~_has(category, (GPU_RANGES,)))
+
+
+def _signatures(
+    session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace
+) -> dict[tuple[str, str, str, str], int]:
+    """How often each operation was called with what: name, operation, phase, signature as written."""
+    if "signature" not in session.columns:
+        return {}
+    said = session.columns["signature"][kept][trace.host_rows]
+    events = trace.events
+    rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
+    keys = np.stack([events.name.codes[rows], events.op.codes[rows], events.phase.codes[rows], said[rows]])
+    distinct, calls = np.unique(keys, axis=1, return_counts=True)
+    return {
+        (events.name.words[a], events.op.words[b], events.phase.words[c], session.signatures[d]): count
+        for (a, b, c, d), count in zip(distinct.T.tolist(), calls.tolist(), strict=True)
+    }
+
+
+def _unpacked(signature: str) -> tuple[str, str]:
+    """Shapes and types, each as JSON."""
+    shapes, types = json.loads(signature)
+    return json.dumps(shapes), json.dumps(types)
 
 
 def _has(labels: Labels, words: Sequence[str]) -> NDArray[np.bool_]:
@@ -120,12 +149,14 @@ def _has(labels: Labels, words: Sequence[str]) -> NDArray[np.bool_]:
 
 def _module_path(word: str, prefixes: Sequence[str]) -> str:
     """``M:2:encoder.0`` is ``M:Discriminator.encoder.0`` where there are several outermost modules."""
-    if not word.startswith(MODULE):
-        return word
-    number, _, path = word.removeprefix(MODULE).partition(":")
-    if not number.isdigit():
-        return word
-    return MODULE + ".".join(part for part in (prefixes[int(number)], path) if part)
+    number, path = _split(word)
+    return word if number is None else MODULE + ".".join(filter(None, (prefixes[number], path)))
+
+
+def _split(word: str) -> tuple[int | None, str]:
+    """The outermost module's number and the path of a range of ours; no number for other events."""
+    number, _, path = word.removeprefix(MODULE).partition(":") if word.startswith(MODULE) else ("", "", "")
+    return (int(number), path) if number.isdigit() else (None, word)
 
 
 def _lanes(number: Int64, on_gpu: NDArray[np.bool_]) -> Labels:

@@ -1,0 +1,234 @@
+"""Layers and phases of what PyTorch ran, as a session of the live adapter tells them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.torch_live import attached, layers, session, traced
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+class Block(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x + torch.relu(self.dense(x)))
+
+
+class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def train(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    y = model(torch.randn(2, 4))
+    torch.nn.functional.cross_entropy(y, torch.tensor([0, 1])).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def test_every_layer_owns_its_forward_and_its_backward(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = traced(tmp_path, lambda: train(model, optimizer))
+    for number in (0, 1):
+        assert ("addmm", "forward") in found[f"blocks/{number}/dense"]
+        assert ("AddmmBackward0", "backward") in found[f"blocks/{number}/dense"]
+        assert ("NativeLayerNormBackward0", "backward") in found[f"blocks/{number}/norm"]
+        assert ("relu", "forward") in found[f"blocks/{number}"]
+        assert ("ReluBackward0", "backward") in found[f"blocks/{number}"]
+    assert ("nll_loss_forward", "forward") in found["loss"]
+    assert ("NllLossBackward0", "backward") in found["loss"]
+    assert {phase for _, phase in found["gradient clipping"]} == {"optimizer"}
+    assert {phase for _, phase in found["optimizer/AdamW"]} == {"optimizer"}
+    assert ("AccumulateGrad", "backward") in found["(gradient accumulation)"]
+    assert {operation for operation, _ in found["(unnamed)"]} <= {
+        "randn", "normal_", "empty", "lift_fresh", "to", "_to_copy", "detach_", "detach", "ones_like",
+        "empty_like", "empty_strided", "fill_", "copy_", "is_nonzero", "item", "_local_scalar_dense",
+    }  # fmt: skip
+
+
+def test_a_loss_that_is_written_by_hand(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    found = traced(tmp_path, lambda: (model(x) - 1).square().mean().backward())
+    assert {("sub", "forward"), ("pow", "forward"), ("mean", "forward")} <= found["loss"]
+    assert ("PowBackward0", "backward") in found["loss"]
+
+
+def test_losses_that_are_modules(tmp_path: Path) -> None:
+    model, x, loss = Net(), torch.randn(2, 4), torch.nn.MSELoss()
+    found = traced(tmp_path, lambda: loss(model(x), torch.zeros(2, 3)).backward())
+    assert ("MseLossBackward0", "backward") in found["loss/MSELoss"]
+    assert ("AddmmBackward0", "backward") in found["head"]  # one model: its layers have no prefix
+
+
+def test_modules_that_come_later_or_for_one_call(tmp_path: Path) -> None:
+    class Growing(Net):
+        def forward(self, x: Any) -> Any:
+            if not hasattr(self, "late"):
+                self.late = torch.nn.Linear(4, 4)
+            return torch.nn.Softmax(-1)(super().forward(self.late(x)))
+
+    found = traced(tmp_path, lambda: Growing()(torch.randn(2, 4)))
+    assert ("addmm", "forward") in found["late"]
+    assert ("softmax", "forward") in found["Softmax"]
+
+
+def test_a_shared_module_keeps_its_first_place(tmp_path: Path) -> None:
+    shared = torch.nn.Linear(4, 4)
+    model = torch.nn.Sequential(shared, torch.nn.Sequential(shared, torch.nn.Tanh()))
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)))
+    assert ("addmm", "forward") in found["0"]
+    assert "1/0" not in found
+
+
+def test_several_models_are_told_apart(tmp_path: Path) -> None:
+    first, second, other = Net(), Net(), Block()
+    x = torch.randn(2, 4)
+    found = traced(tmp_path, lambda: [model(x) for model in (first, second, other)])
+    assert ("addmm", "forward") in found["Net/head"]
+    assert ("addmm", "forward") in found["Net (2)/head"]
+    assert ("addmm", "forward") in found["Block/dense"]
+
+
+def test_a_part_that_is_called_before_the_whole(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    with attached(tmp_path) as (adapter, _):
+        model.blocks[1](x)
+        model(x)
+        with session(adapter, tmp_path):
+            model.blocks[1](x)
+            model.forward(x)  # nobody calls the model, its parts are known all the same
+    found = layers(tmp_path)
+    assert ("addmm", "forward") in found["blocks/1/dense"]
+    assert ("addmm", "forward") in found["head"]
+
+
+def test_functional_calls(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    parameters = {name: value * 2 for name, value in model.named_parameters()}
+
+    def loss(parameters: Any) -> Any:
+        return torch.func.functional_call(model, parameters, (x,)).sum()
+
+    found = traced(tmp_path, lambda: torch.func.grad(loss)(parameters))
+    assert ("addmm", "forward") in found["blocks/0/dense"]
+    assert ("AddmmBackward0", "backward") in found["head"]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_recomputed_for_the_backward_pass(tmp_path: Path, reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Frugal(Net):
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            return self.head(x)
+
+    model = Frugal()
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4, requires_grad=True)).sum().backward())
+    for number in (0, 1):
+        dense = found[f"blocks/{number}/dense"]
+        assert {("addmm", "forward"), ("addmm", "recompute"), ("AddmmBackward0", "backward")} <= dense
+
+
+def test_gradient_hooks_belong_to_the_layer(tmp_path: Path) -> None:
+    model = Net()
+    model.head.register_full_backward_hook(lambda _, before, *__: (before[0].exp(),))
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)).sum().backward())
+    assert ("exp", "backward") in found["head"]
+
+
+def test_wrappers_are_no_part_of_the_path(tmp_path: Path) -> None:
+    model = torch.nn.DataParallel(torch.compile(Net(), backend="eager"))
+    model(torch.randn(2, 4))
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)).sum().backward())
+    assert ("addmm", "forward") in found["compiled region 0"]
+    assert not any("module" in layer or "_orig_mod" in layer for layer in found)
+
+
+def test_batches_are_the_input_pipeline(tmp_path: Path) -> None:
+    loader = torch.utils.data.DataLoader([torch.randn(4) for _ in range(4)], batch_size=2)
+    found = traced(tmp_path, lambda: list(loader))
+    assert ("stack", "other") in found["input pipeline/DataLoader"]
+
+
+def test_scaled_gradients(tmp_path: Path) -> None:
+    model = Net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        scaler.scale(model(torch.randn(2, 4)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    found = traced(tmp_path, step)
+    operations = {operation for operation, _ in found["gradient scaling"]}
+    assert "_amp_foreach_non_finite_check_and_unscale_" in operations
+
+
+def test_collectives_are_communication(tmp_path: Path) -> None:
+    program = """
+import sys, torch
+from pathlib import Path
+from tests.test_torch_live_names import Net
+from tests.torch_live import traced
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(Net())
+found = traced(Path(sys.argv[1]), lambda: model(torch.randn(2, 4)).sum().backward(), times=2)
+assert ("addmm", "forward") in found["blocks/0/dense"], found.keys()
+assert ("AddmmBackward0", "backward") in found["head"], found["head"]
+print(sorted(found["communication"]))
+torch.distributed.destroy_process_group()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert "allreduce" in done.stdout
+
+
+def test_the_modules_of_bert_own_their_backward_nodes(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.BertConfig(
+        num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=100
+    )
+    model = transformers.BertForPreTraining(config)
+    ids = torch.randint(0, 100, (2, 16))
+
+    def step() -> None:
+        model(input_ids=ids, labels=ids, next_sentence_label=torch.tensor([0, 1])).loss.backward()
+
+    found = traced(tmp_path, step)
+    node = {
+        torch.nn.Linear: "AddmmBackward0",
+        torch.nn.LayerNorm: "NativeLayerNormBackward0",
+        torch.nn.Embedding: "EmbeddingBackward0",
+    }
+    checked = 0
+    for name, module in model.named_modules():
+        if type(module) in node:
+            own = {operation for operation, phase in found[name.replace(".", "/")] if phase == "backward"}
+            assert node[type(module)] in own, name
+            assert not own & (set(node.values()) - {node[type(module)]}), name
+            checked += 1
+    assert checked == 25

@@ -1,0 +1,55 @@
+"""Doubles and small models for the tests of the live PyTorch adapter."""
+
+from __future__ import annotations
+
+import importlib
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from joulemap.frameworks.torch.adapter import TorchAdapter
+from joulemap.frameworks.torch.raw import read_raw
+from tests.tensorflow_live import Heard
+
+
+@contextmanager
+def attached(folder: Path) -> Iterator[tuple[TorchAdapter, Heard]]:
+    adapter, heard = TorchAdapter(folder), Heard()
+    for module in adapter.watches:
+        importlib.import_module(module)
+        adapter.attach(module, heard)
+    try:
+        yield adapter, heard
+    finally:
+        adapter.detach()
+    assert adapter.problems == []
+
+
+@contextmanager
+def session(adapter: TorchAdapter, folder: Path, number: int = 0) -> Iterator[None]:
+    (folder / str(number)).mkdir(parents=True)
+    adapter.start(folder / str(number))
+    try:
+        yield
+    finally:
+        adapter.stop()
+
+
+def traced(folder: Path, action: Any, times: int = 1) -> dict[str, set[tuple[str, str]]]:
+    """What a session of an action holds: layer -> (operation, phase)."""
+    with attached(folder) as (adapter, _), session(adapter, folder):
+        for _ in range(times):
+            action()
+    return layers(folder)
+
+
+def layers(folder: Path) -> dict[str, set[tuple[str, str]]]:
+    events = read_raw(folder).events
+    found = defaultdict(set)
+    for name, phase, kind in set(zip(events.name, events.phase, events.kind, strict=True)):
+        if kind == "op":
+            layer, _, operation = name.rpartition("/")
+            found[layer].add((operation, phase))
+    return dict(found)
