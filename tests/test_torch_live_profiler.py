@@ -64,7 +64,7 @@ def test_sessions_follow_each_other(tmp_path: Path) -> None:
     read = read_raw(tmp_path)
     assert read.framework == "torch"
     assert len(read.steps) == 0
-    assert [name for name in read.events.name].count("(model)/addmm") == 3
+    assert list(read.events.name).count("(model)/addmm") == 3
 
 
 def test_shapes_are_kept_from_some_sessions(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ ACCUMULATION = "(gradient accumulation)"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an operation was called with: shapes and types of its inputs, as JSON, and how often. What it costs
-    depends on that, and on little else."""
+    """What an operation was called with: shapes and types of its inputs, as JSON, and how often. What it
+    costs depends on that, and on little else."""
 
     name: str
     op: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -33,7 +34,7 @@ class Profiler:
         self._session: Any = None
         self._on_gpu = False
         self._folder = Path()
-        self._number = 0
+        self._sessions: Counter[bool] = Counter()
         self._disable: Callable[[], Any] = profiler._disable_profiler
         self._residue = Residue(watch, patches)
         self._silence: Callable[[], AbstractContextManager[None]] | None = None
@@ -52,9 +53,10 @@ class Profiler:
             if self._on_gpu:
                 torch.cuda.synchronize()
                 self._residue.session_begins()
-            self._session = self._entered(with_shapes=_is_power_of_two(self._number))
+            of_step = self._watch.steps.is_open()  # or of a slice of time
+            self._session = self._entered(with_shapes=_is_power_of_two(self._sessions[of_step]))
             self._folder = folder
-            self._number += 1
+            self._sessions[of_step] += 1
             self._calls.names.learn()
             self._calls.tracing = True
 
@@ -138,7 +140,7 @@ class Profiler:
 
     def _first_of_all(self) -> AbstractContextManager[None]:
         here = threading.current_thread() is threading.main_thread()
-        return nullcontext() if self._number or here else without_first_line()
+        return nullcontext() if self._sessions or here else without_first_line()
 
     def _quietly(self) -> AbstractContextManager[None]:
         if self._silence is None:
@@ -147,7 +149,7 @@ class Profiler:
 
 
 def _is_power_of_two(number: int) -> bool:
-    """Shapes make a session dearer and seldom change: the 1st, 2nd, 3rd, 5th, 9th, … session has them."""
+    """Shapes make a session dearer and seldom change: the 1st, 2nd, 3rd, 5th, 9th, … one has them."""
     return number & (number - 1) == 0
 
 
