@@ -10,6 +10,8 @@ import pytest
 from .monitor_daemon import Daemon, open_folder
 from .monitor_meters import Feeder
 
+pytest.register_assert_rewrite("tests.same_programs")
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

@@ -1,0 +1,75 @@
+"""Real PyTorch programs, once plainly and once under ``joulemap run``: whatever can be seen of them is the
+same, and the recording opens, conserves, and knows their steps and layers."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .same_programs import EXAMPLES, TESTS, Case, Home
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+
+HOME = Home(
+    TESTS / "programs_torch",
+    {
+        "PYTHONPATH": str(TESTS / "programs"),  # toys.py is there
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    },
+    made_up=r"0x[0-9a-f]{6,}|(?m:^USDT:\S+ \S+ \d+:\d+)|\[W\d+ \d\d:\d\d:\d+\.\d+",
+)
+NEEDS = {"hf_trainer.py": "accelerate", "lightning_fit.py": "lightning"}
+TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
+TINY_LLM = ("--prompt", "16", "--tokens", "8", "--batch", "2", "--rounds", "2")
+TINY_CNN = ("--steps", "10", "--width", "4", "--blocks", "1", "--batch", "8")
+
+CASES = [
+    Case("accumulation.py", ("train",)),
+    Case("amp.py", ("train", "inference")),
+    Case("cnn.py", ("train", "inference")),
+    Case("compiled.py", ("train",)),
+    Case("exits.py", ("train",), code=3),
+    Case("functional_calls.py"),
+    Case("gan.py", ("train", "inference")),
+    Case("hf_trainer.py", ("train", "inference"), dated="*/trainer_state.json", timed=r"\w+_(runtime|per_second)': '\S+'"),
+    Case("inference.py", ("inference",)),
+    Case("lightning_fit.py", ("train", "inference"), dated="kept/last.ckpt"),
+    Case("loader_workers.py", ("train",)),
+    Case("looks_inside.py", ("train",)),
+    Case("lstm.py", ("train",)),
+    Case("own_autograd.py", ("train",)),
+    Case("own_hooks.py", ("train",)),
+    Case("profiled.py", ("train",), dated="trace.json"),
+    Case("raises.py", ("train",), code=1),
+    Case("recompute.py", ("train",)),
+    Case("saving.py", ("train", "inference")),
+    Case("scripted.py", ("train",)),
+    Case("sparse.py", ("train",)),
+    Case("threads.py", ("train", "inference")),
+    Case("transformer.py", ("train", "inference")),
+    Case("two_processes.py", ("inference",)),
+    Case("bert_torch.py", ("train",), arguments=TINY, options=()),
+    Case("cnn_torch.py", ("train", "inference"), arguments=TINY_CNN, options=()),
+    Case("llm_torch.py", ("prefill", "decode"), timed=r"\S+ tokens/s", arguments=TINY_LLM, options=()),
+]
+
+
+def skip_what_cannot_run(case: Case) -> None:
+    if case.name == "compiled" and shutil.which("g++") is None:
+        pytest.skip("inductor needs a C++ compiler, and there is no g++")
+    pytest.importorskip(NEEDS.get(case.script, "torch"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_program_runs_the_same_and_is_known(case: Case, tmp_path: Path) -> None:
+    skip_what_cannot_run(case)
+    HOME.check(case, tmp_path)
+
+
+def test_every_program_is_run() -> None:
+    there = {path.name for path in (*HOME.folder.glob("*.py"), *EXAMPLES.glob("*_torch.py"))}
+    assert there == {case.script for case in CASES}
