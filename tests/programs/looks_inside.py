@@ -15,7 +15,7 @@ print("first on the path is mine:", sys.path[0] == __file__.rpartition("/")[0])
 print(
     "main is me:", sys.modules["__main__"].points is points, sys.flags.utf8_mode, threading.main_thread().name
 )
-print("threads to wait for", [one.name for one in threading.enumerate() if not one.daemon])
+print("threads", [one.name for one in threading.enumerate()])
 
 
 @tf.function

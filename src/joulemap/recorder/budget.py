@@ -20,6 +20,8 @@ SESSION_S = 0.1
 """A session takes as many steps as fit in here, but one at least and five at most."""
 APART = 0.05
 """Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
+FOR_SLICES = 0.5
+"""What slices may take of the budget: steps may yet come, and they are the better examples."""
 RECENT = 31
 
 
@@ -99,7 +101,8 @@ class Budget:
 
     def slice_to_trace(self, now_s: float) -> bool:
         """Whether to trace a slice of time, in a program whose steps are not known."""
-        return self.may_ever_slice and (self.plan.trace_all or not self.sessions or self._may_spend(now_s))
+        may = self.plan.trace_all or not self.sessions or self._may_spend(now_s, FOR_SLICES)
+        return self.may_ever_slice and may
 
     def step_ended(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> float:
         """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
@@ -131,11 +134,12 @@ class Budget:
         rest_s = now_s - self._start_s - self.spent.total_s
         return self.spent.total_s / rest_s if rest_s > 0 else 0.0
 
-    def _may_spend(self, now_s: float) -> bool:
+    def _may_spend(self, now_s: float, part: float = 1.0) -> bool:
         elapsed_s = now_s - self._start_s
         if now_s - self._last_s < APART * elapsed_s:
             return False
-        return self.spent.total_s + self._dearest_s <= self.plan.overhead * (elapsed_s - self.spent.total_s)
+        allowed_s = part * self.plan.overhead * (elapsed_s - self.spent.total_s)
+        return self.spent.total_s + self._dearest_s <= allowed_s
 
     def _fitting(self, kind: _Kind) -> int:
         usual_s = kind.usual_s() or SESSION_S

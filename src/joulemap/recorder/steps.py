@@ -6,6 +6,7 @@ slices of time instead.
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 import time
@@ -164,6 +165,10 @@ class StepClock:
         with self._lock:
             self._end_slice()
 
+    def wait_from_now(self) -> None:
+        """Have patience for a step, beginning now: a framework has just been imported."""
+        self._border_ns = self._now_ns()
+
     def _give_up(self, now_ns: int) -> None:
         """End a session whose step does not end, or whose next step does not come: the program does
         something else by now, and must not pay for it."""
@@ -186,15 +191,20 @@ class StepClock:
         return True
 
 
-class Slicer(threading.Thread):
-    """Slices the time of a program that uses a framework and has no steps, or none for long."""
+class Slicer:
+    """Slices the time of a program that uses a framework and has no steps, or none for long. Its thread is
+    not among those that ``threading`` knows: the program may count them."""
 
     def __init__(self, clock: StepClock) -> None:
-        super().__init__(name="joulemap-slices", daemon=True)
         self._clock = clock
         self._over = threading.Event()
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Begin to watch, as patiently as after a step."""
+        self._clock.wait_from_now()
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
         while not self._over.wait(LOOK_S):
             self._clock.slice()
 
