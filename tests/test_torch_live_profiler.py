@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 
 def work() -> None:
-    torch.nn.Linear(4, 4)(torch.randn(2, 4)).sum().backward()
+    torch.nn.Linear(4, 4).eval()(torch.randn(2, 4)).sum().backward()
 
 
 def names(folder: Path) -> set[str]:

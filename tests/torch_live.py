@@ -24,7 +24,7 @@ def attached(folder: Path) -> Iterator[tuple[TorchAdapter, Heard]]:
         yield adapter, heard
     finally:
         adapter.detach()
-    assert adapter.problems == []
+    assert adapter.problems == [], adapter.problems
 
 
 @contextmanager

@@ -50,12 +50,12 @@ class Calls:
         patches.put(Module, "__call__", self._around(Module.__call__))
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        watch, thread = self._watch, self._thread
+        thread = self._thread
         begins, ends = self._borders()
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module) if (self.tracing or not thread.inside) and watch.on else None
+            call = begins(module) if self.tracing or not thread.inside else None
             try:
                 return original(module, *args, **kwargs)
             except BaseException as error:
@@ -68,13 +68,15 @@ class Calls:
         instead(called, original)
         return unseen(called)
 
-    def _borders(self) -> tuple[Callable[[Any], _Call], Callable[[_Call], None]]:
+    def _borders(self) -> tuple[Callable[[Any], _Call | None], Callable[[_Call], None]]:
         """What happens when a call begins, and when it ends."""
         from torch._C._profiler import _RecordFunctionFast
 
-        thread, attempt = self._thread, aside(self._watch)
+        watch, thread, attempt = self._watch, self._thread, aside(self._watch)
 
-        def begins(module: Any) -> _Call:
+        def begins(module: Any) -> _Call | None:
+            if not watch.on:
+                return None
             outermost, above, opened = not thread.inside, thread.label, None
             if outermost:
                 thread.inside = True

@@ -120,7 +120,8 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
 
 
 def _unwrapped(module: Any) -> Any:
-    inner = module._modules.get(_WRAPPERS.get(_class(module)))
+    held = _WRAPPERS.get(_class(module))
+    inner = None if held is None else module._modules.get(held)
     return module if inner is None else _unwrapped(inner)
 
 
