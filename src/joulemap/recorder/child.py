@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SITE = Path(__file__).parent / "site"
+DOOR = Path(__file__).parent / "door"
 _FROM_TERMINAL = 128  # SI_KERNEL: the program got it as well
 _PASSED_ON = tuple(
     getattr(signal, name)
@@ -45,7 +45,7 @@ class Program:
 
     def _environment(self) -> dict[str, str]:
         path = os.environ.get("PYTHONPATH")
-        joined = str(SITE) if path is None else f"{SITE}{os.pathsep}{path}"
+        joined = str(DOOR) if path is None else f"{DOOR}{os.pathsep}{path}"
         return {**os.environ, "PYTHONPATH": joined, "JOULEMAP_HANDLE": str(self._handle)}
 
     def go(self, settings: bytes) -> None:
