@@ -167,6 +167,14 @@ def test_wrappers_are_no_part_of_the_path(tmp_path: Path) -> None:
     assert not any("module" in layer or "_orig_mod" in layer for layer in found)
 
 
+def test_copies_of_a_model_on_several_gpus_are_that_model(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    copies = [model._replicate_for_data_parallel() for _ in range(2)]  # as DataParallel does, for one call
+    found = traced(tmp_path, lambda: [one(x).add(0) for one in (model, *copies)])
+    assert ("addmm", "forward") in found["head"]
+    assert not any("Net" in layer for layer in found)
+
+
 def test_batches_are_the_input_pipeline(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader([torch.randn(4) for _ in range(4)], batch_size=2)
     found = traced(tmp_path, lambda: list(loader))

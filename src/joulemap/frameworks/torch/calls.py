@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
@@ -104,17 +105,11 @@ class Calls:
         while a CUDA graph is captured, nothing runs."""
         import torch
 
-        if torch._C._current_graph_task_id() != -1 or _captures():
+        if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
         learns = torch.is_grad_enabled() and bool(module.training) and _any_optimizer()
         self._finder.call_begins(learns)
-
-
-def _captures() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _any_optimizer() -> bool:

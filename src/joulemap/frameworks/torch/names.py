@@ -79,10 +79,13 @@ class ModuleNames:
             self.labels[id(root)] = _label(NOBODY, f"{LOSS}.{_class(root)}")
 
     def _number(self, root: Any) -> int:
-        """One that is gone leaves its number to the next of its class."""
+        """One that is gone leaves its number to the next of its class; what ``DataParallel`` copies from a
+        module is that module."""
+        name = _class(_unwrapped(root))
+        if "_is_replica" in vars(root) and name in self._classes:
+            return self._classes.index(name)
         if next(root.parameters(), None) is None:
             return NOBODY
-        name = _class(_unwrapped(root))
         for number, held in enumerate(self._holders):
             holder = held() if held is not None else None
             if holder is root:

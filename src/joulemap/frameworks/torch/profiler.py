@@ -12,6 +12,7 @@ from typing import Any
 
 from joulemap.frameworks.adapter import TracerBusy
 from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.quiet import Silence, without_first_line
@@ -49,9 +50,9 @@ class Profiler:
         with self._lock:
             if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
                 raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
-            self._on_gpu = torch.cuda.is_initialized()
+            self._on_gpu = gpus.in_use()
             if self._on_gpu:
-                torch.cuda.synchronize()
+                gpus.wait()
                 self._residue.session_begins()
             of_step = self._watch.steps.is_open()  # or of a slice of time
             self._session = self._entered(with_shapes=_is_power_of_two(self._sessions[of_step]))
@@ -80,9 +81,7 @@ class Profiler:
     def settle(self) -> None:
         """A step ends: in a session it has ended when the GPU has. After one, the tracer is gone by now."""
         if self._session is not None and self._on_gpu:
-            import torch
-
-            torch.cuda.synchronize()
+            gpus.wait()
         elif self._session is None:
             self._residue.step_ended()
 
@@ -110,13 +109,11 @@ class Profiler:
 
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
-        import torch
-
         self._calls.tracing = False
         self._session = None
         with self._quietly():
             if self._on_gpu:
-                torch.cuda.synchronize()
+                gpus.wait()
             results = self._disable()
             self._torch._run_on_profiler_stop()
             if self._on_gpu:
@@ -154,7 +151,10 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _all_threads() -> Any:
-    """So that a session of any thread has the operations of all."""
+    """So that a session of any thread has the operations of all, where torch knows how."""
     from torch._C._profiler import _ExperimentalConfig
 
-    return _ExperimentalConfig(profile_all_threads=True)
+    try:
+        return _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # an older torch
+        return None

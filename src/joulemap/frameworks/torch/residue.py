@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.watch import Watch
 
 _TEARDOWN = "TEARDOWN_CUPTI"
@@ -55,10 +56,8 @@ class Residue:
 
     def session_ended(self) -> None:
         """After it was stopped: a call of CUDA, which removes the tracer as it returns."""
-        import torch
-
         if self._set:
-            torch.cuda.synchronize()
+            gpus.wait()
 
     def step_ended(self) -> None:
         """A step after it: it is gone for sure."""

@@ -1,0 +1,139 @@
+"""What a session on a GPU leaves behind, with events as Kineto gives them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.extract import write_events
+from joulemap.frameworks.torch.raw import read_raw
+from joulemap.frameworks.torch.watch import Watch
+
+
+@dataclass
+class Event:
+    """One of Kineto's, as far as it is asked."""
+
+    its_name: str
+    its_category: str
+    start: int
+    length: int
+    resource: int = 100
+    correlation: int = 0
+    linked: int = 0
+    gpu: int = 0
+    sequence: int = -1
+    forward_thread: int = 0
+    thread: int = 1
+
+    def name(self) -> str:
+        return self.its_name
+
+    def activity_type(self) -> str:
+        return self.its_category
+
+    def start_ns(self) -> int:
+        return 1_700_000_000_000_000_000 + self.start
+
+    def duration_ns(self) -> int:
+        return self.length
+
+    def device_resource_id(self) -> int:
+        return self.resource
+
+    def start_thread_id(self) -> int:
+        return self.thread
+
+    def fwd_thread_id(self) -> int:
+        return self.forward_thread
+
+    def sequence_nr(self) -> int:
+        return self.sequence
+
+    def correlation_id(self) -> int:
+        return self.correlation
+
+    def linked_correlation_id(self) -> int:
+        return self.linked
+
+    def device_index(self) -> int:
+        return self.gpu
+
+
+STEP = [
+    Event("aten::copy_", "cpu_op", 0, 90, correlation=1),
+    Event("cudaMemcpyAsync", "cuda_runtime", 10, 20, correlation=901, linked=1),
+    Event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 40, 40, 7, 901, 1),
+    Event("M:1:encoder", "cpu_op", 100, 100, correlation=2),
+    Event("aten::addmm", "cpu_op", 110, 50, correlation=3, sequence=5),
+    Event("cudaLaunchKernel", "cuda_runtime", 120, 10, correlation=902, linked=3),
+    Event("void gemm<float>(float*)", "kernel", 300, 50, 7, 902, 3, gpu=1),
+    Event("M:1:encoder", "gpu_user_annotation", 300, 50, 7, 0, 2, gpu=1),
+    Event("AddmmBackward0", "cpu_op", 210, 50, 200, 4, sequence=5, forward_thread=1, thread=2),
+    Event("cudaLaunchKernel", "cuda_runtime", 220, 10, 200, 903, 4, thread=2),
+    Event("void gemm<float>(float*)", "kernel", 360, 50, 8, 903, 4),
+    Event("c10d::allreduce_", "cpu_op", 270, 20, 200, 5, thread=2),
+    Event("ncclDevKernel_AllReduce_Sum_f32(ncclDevKernelArgsStorage<4096ul>)", "kernel", 420, 90, 20, 904, 5),
+    Event("M:1:head", "cpu_op", 600, 100, correlation=6),
+    Event("cudaGraphLaunch", "cuda_runtime", 620, 10, correlation=905),
+    Event("vectorized_layer_norm_kernel", "kernel", 700, 30, 7, 905),
+]
+
+
+def kernels(folder: Path) -> dict[str, tuple[str, str, str]]:
+    events = read_raw(folder).events
+    assert events.lane is not None
+    rows = zip(events.name, events.phase, events.device, events.lane, events.kind, strict=True)
+    return {name: (phase, device, lane) for name, phase, device, lane, kind in rows if kind == "kernel"}
+
+
+def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
+    write_events(STEP, tmp_path, ["", "Net"], with_shapes=False)
+    found = kernels(tmp_path)
+    assert found.pop("encoder/AddmmBackward0") == ("backward", "GPU:0", "stream 8")
+    assert found == {
+        "input pipeline/Memcpy HtoD": ("other", "GPU:0", "stream 7"),
+        "encoder/addmm": ("forward", "GPU:1", "stream 7"),
+        "communication/ncclDevKernel_AllReduce_Sum_f32": ("other", "GPU:0", "stream 20"),
+        "head/vectorized_layer_norm_kernel": ("forward", "GPU:0", "stream 7"),
+    }
+
+
+def test_graphs_that_are_replayed_are_noted(tmp_path: Path) -> None:
+    write_events(STEP, tmp_path, ["", "Net"], with_shapes=False)
+    assert read_raw(tmp_path).notes == ["1 kernels are from CUDA graphs, which do not keep their layers."]
+
+
+def test_the_tracer_is_taken_out_and_no_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    from joulemap.frameworks.torch.residue import Residue
+
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(os, "putenv", lambda *args: said.append(args))
+    monkeypatch.setattr(os, "unsetenv", lambda *args: said.append(args))
+    monkeypatch.setattr("joulemap.frameworks.torch.gpus.wait", lambda: None)
+    watch = Watch()
+    residue = Residue(watch, Patches())
+    residue.step_ended()
+    residue.session_begins()
+    residue.session_ended()
+    assert said == [("TEARDOWN_CUPTI", "1")]
+    residue.step_ended()
+    residue.step_ended()
+    assert said == [("TEARDOWN_CUPTI", "1"), ("TEARDOWN_CUPTI",)]
+    assert "TEARDOWN_CUPTI" not in os.environ
+
+
+def test_the_programs_own_word_on_the_tracer_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    from joulemap.frameworks.torch.residue import Residue
+
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    residue = Residue(Watch(), Patches())
+    residue.session_begins()
+    residue.clear()
+    assert os.environ["TEARDOWN_CUPTI"] == "0"
