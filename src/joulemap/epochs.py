@@ -18,11 +18,21 @@ EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Of an epoch so far: what it drew, what that is for one batch, and the mean power."""
+    """Of an epoch so far: what it drew, in what time, and over how many batches."""
 
     energy_j: float
-    batch_j: float
-    power_w: float
+    seconds: float
+    batches: int
+
+    @property
+    def batch_j(self) -> float:
+        """What that is for one batch."""
+        return self.energy_j / max(self.batches, 1)
+
+    @property
+    def power_w(self) -> float:
+        """The mean power."""
+        return self.energy_j / self.seconds
 
     def logs(self) -> dict[str, float]:
         """As they stand beside loss and accuracy."""
@@ -33,15 +43,16 @@ class EpochEnergy:
     """Counts the energy of epochs and batches. Without a meter it stays silent, and training goes on.
 
     A batch is often shorter than a meter's update, so its energy is the epoch's mean, never the noise of one
-    reading.
+    reading. What is drawn between ``pause`` and ``resume`` is not the epoch's.
     """
 
     def __init__(self, meters: Sequence[Meter] | None = None, every_s: float = EVERY_S) -> None:
         self._meters, self._every_s = meters, every_s
         self._reader: EnergyReader | None = None
-        self._began: Reading | None = None
-        self._energy: Energy | None = None
-        self._batches = 0
+        self._last: Reading | None = None
+        self._paused = False
+        self._energy_j = self._seconds = 0.0
+        self._batches = self._known_batches = 0
         self._read_s = 0.0
 
     def begin(self) -> None:
@@ -49,19 +60,33 @@ class EpochEnergy:
         if self._reader is None:
             with suppress(JoulemapError, OSError):
                 self._reader = EnergyReader(self._meters)
-        self._began, self._energy, self._batches = self._read(), None, 0
+        self._paused, self._last = False, self._read()
+        self._forget()
 
     def batch(self) -> Energy | None:
         """A batch has ended. What is known by now; the meters are read only now and then."""
         self._batches += 1
         if time.monotonic() - self._read_s >= self._every_s:
             self._update()
-        return self._energy
+        return self._known()
+
+    def pause(self) -> None:
+        """Something else begins that is not the epoch's, such as an evaluation."""
+        if not self._paused:
+            self._update()
+            self._paused = True
+
+    def resume(self) -> None:
+        """The epoch goes on."""
+        if self._paused:
+            self._paused, self._last = False, self._read()
 
     def end(self) -> Energy | None:
-        """The epoch has ended: all of it."""
+        """The epoch has ended: all of it. Without another ``begin``, the next one follows it at once."""
         self._update()
-        return self._energy
+        energy = self._known()
+        self._forget()
+        return energy
 
     def close(self) -> None:
         """Training has ended; another one may begin."""
@@ -69,12 +94,20 @@ class EpochEnergy:
             self._reader.close()
             self._reader = None
 
+    def _known(self) -> Energy | None:
+        return Energy(self._energy_j, self._seconds, self._known_batches) if self._seconds else None
+
+    def _forget(self) -> None:
+        self._energy_j = self._seconds = 0.0
+        self._batches = self._known_batches = 0
+
     def _update(self) -> None:
-        now = self._read()
-        if self._began is None or now is None or now.seconds <= self._began.seconds:
-            return
-        energy_j, seconds = now.energy_j - self._began.energy_j, now.seconds - self._began.seconds
-        self._energy = Energy(energy_j, energy_j / max(self._batches, 1), energy_j / seconds)
+        if not self._paused and (now := self._read()) is not None:
+            if self._last is not None:
+                self._energy_j += now.energy_j - self._last.energy_j
+                self._seconds += now.seconds - self._last.seconds
+            self._last = now
+        self._known_batches = self._batches
 
     def _read(self) -> Reading | None:
         self._read_s = time.monotonic()
