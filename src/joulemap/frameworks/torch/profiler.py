@@ -136,7 +136,7 @@ class Profiler:
         return self._disable(*args, **kwargs)
 
     def _first_of_all(self) -> AbstractContextManager[None]:
-        here = threading.current_thread() is threading.main_thread()
+        here = threading.get_ident() == threading.main_thread().ident
         return nullcontext() if self._sessions or here else without_first_line()
 
     def _quietly(self) -> AbstractContextManager[None]:

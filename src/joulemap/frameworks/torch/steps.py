@@ -56,9 +56,7 @@ class StepFinder:
     def call_begins(self, learns: bool) -> None:
         """An outermost module is called; ``learns`` says that a backward pass may follow."""
         thread = self._thread
-        if thread.waits:
-            self._not_last.discard(thread.last)
-            self._close(self._label(thread.last))
+        self._wait_no_more()
         self._end_to_end = False
         thread.calls += 1
         if thread.state == TRAIN:
@@ -110,8 +108,7 @@ class StepFinder:
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
         thread = self._thread
-        if thread.waits:
-            self._close(self._label(thread.last))
+        self._wait_no_more()
         if thread.state == _PENDING:
             self._cancel()
         thread.fed_by = id(dataset)
@@ -128,13 +125,15 @@ class StepFinder:
                 self._cancel(forget=False)
             self._thread.fed_by = None
 
-    def forget(self) -> None:
-        """Whatever was open is not ours any more."""
-        self._thread = _Thread()
-
     def _loader_is_gone(self, _: Any) -> None:
         if self._thread.state == _PENDING:
             self._watch.attempt(self._cancel)
+
+    def _wait_no_more(self) -> None:
+        """The optimizer that was to follow does not."""
+        if self._thread.waits:
+            self._not_last.discard(self._thread.last)
+            self._close(self._label(self._thread.last))
 
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
