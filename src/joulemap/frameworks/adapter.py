@@ -17,6 +17,10 @@ class TracerBusy(JoulemapError):
     """The framework's profiler is in use by somebody else (TensorBoard, a second recording)."""
 
 
+class TooEarly(TracerBusy):
+    """It cannot be traced yet, and trying would spoil it for later; that is nothing to tell anybody."""
+
+
 class StepListener(Protocol):
     """Who wants to know where steps begin and end. All are quick, never raise, and may be called from any
     thread; a step inside a step is ignored, so that every layer of a framework may announce its own."""

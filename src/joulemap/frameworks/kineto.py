@@ -225,6 +225,10 @@ def _steps(columns: KinetoColumns, role: NDArray[np.int64]) -> Steps:
 def _notes(columns: KinetoColumns, roles: NDArray[np.int64]) -> tuple[str, ...]:
     notes = []
     for category in np.unique(columns.category.codes[roles == Role.LEFT_OUT]).tolist():
+        if (
+            columns.category.words[category] == names.GPU_RANGES
+        ):  # the program's own ranges, drawn a second time
+            continue
         count = int(((roles == Role.LEFT_OUT) & (columns.category.codes == category)).sum())
         notes.append(f"Left out: {count} events of category {columns.category.words[category]!r}.")
     threads = np.unique(columns.forward_thread[columns.forward_thread > 0])

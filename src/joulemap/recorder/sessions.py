@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter, TracerBusy
+from joulemap.frameworks.adapter import Adapter, TooEarly, TracerBusy
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
@@ -88,6 +88,9 @@ class Sessions:
         """Do something with an adapter; what goes wrong is noted once, and the program never hears of it."""
         try:
             action(adapter)
+        except TooEarly:
+            self._again_ns = self._now_ns() + BUSY_NS
+            return False
         except TracerBusy as error:
             self._again_ns = self._now_ns() + BUSY_NS
             self._note(f"{adapter.name} could not be traced for a while: {_said(error)}")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+
 
 def in_use() -> bool:
     """Whether the program has used any."""
     import torch
 
     return bool(torch.cuda.is_initialized())
+
+
+def to_come() -> bool:
+    """Whether the program may still come to use one: this torch could, and the machine has one."""
+    import torch
+
+    built = torch.version.cuda is not None or torch.version.hip is not None
+    return built and not in_use() and any(Path(device).exists() for device in _DEVICES)
 
 
 def wait() -> None:

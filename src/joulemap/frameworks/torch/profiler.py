@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from joulemap.frameworks.adapter import TracerBusy
+from joulemap.frameworks.adapter import TooEarly, TracerBusy
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.calls import Calls
@@ -50,11 +50,13 @@ class Profiler:
         with self._lock:
             if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
                 raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
+            of_step = self._watch.steps.is_open()  # or of a slice of time
+            if not of_step and gpus.to_come():
+                raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
             self._on_gpu = gpus.in_use()
             if self._on_gpu:
                 gpus.wait()
                 self._residue.session_begins()
-            of_step = self._watch.steps.is_open()  # or of a slice of time
             self._session = self._entered(with_shapes=_is_power_of_two(self._sessions[of_step]))
             self._folder = folder
             self._sessions[of_step] += 1

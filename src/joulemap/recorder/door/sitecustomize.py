@@ -10,7 +10,7 @@ import sys
 
 
 def _step_aside() -> None:
-    """Take this folder out of the path and the environment, and let the real ``sitecustomize`` have its turn."""
+    """Take this folder out of path and environment, and let the real ``sitecustomize`` have its turn."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not loaded yet
     if here in sys.path:
         sys.path.remove(here)
