@@ -1,6 +1,6 @@
 """A small residual network in PyTorch that learns to tell shapes apart, on pictures that workers draw.
 
-    python cnn_torch.py                                     about half a minute on two cores
+    python cnn_torch.py                                     half a minute on two cores
     python cnn_torch.py --device cuda --dtype bfloat16 --width 64 --side 64 --batch 256 --workers 8
 
 Pictures are drawn as they are needed, each from its own number, by the worker processes of a DataLoader: what
@@ -153,7 +153,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=2, help="of each stage")
     parser.add_argument("--side", type=int, default=32, help="pixels")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--workers", type=int, default=2, help="processes that draw pictures")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of convolutions")
