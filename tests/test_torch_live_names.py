@@ -73,6 +73,25 @@ def test_a_loss_that_is_written_by_hand(tmp_path: Path) -> None:
     assert ("PowBackward0", "backward") in found["loss"]
 
 
+def test_a_closure_is_no_part_of_the_optimizer(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), torch.tensor([0, 1]))
+        loss.backward()
+        return loss
+
+    found = traced(tmp_path, lambda: optimizer.step(closure))
+    assert {("nll_loss_forward", "forward"), ("NllLossBackward0", "backward")} <= found["loss"]
+    assert {("addmm", "forward"), ("AddmmBackward0", "backward")} <= found["head"]
+    assert not any("Backward" in operation for operation, _ in found["optimizer/SGD"])
+    assert ("_foreach_add_", "optimizer") in found["optimizer/SGD"] or ("add_", "optimizer") in found[
+        "optimizer/SGD"
+    ]
+
+
 def test_losses_that_are_modules(tmp_path: Path) -> None:
     model, x, loss = Net(), torch.randn(2, 4), torch.nn.MSELoss()
     found = traced(tmp_path, lambda: loss(model(x), torch.zeros(2, 3)).backward())

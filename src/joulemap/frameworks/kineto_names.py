@@ -25,6 +25,7 @@ COMMUNICATION = "communication"
 SCALING = "gradient scaling"
 CLIPPING = "gradient clipping"
 LOSS = "loss"
+OPTIMIZER = "optimizer"
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
@@ -217,7 +218,7 @@ def _full_path(range_name: str) -> str:
     match = _OPTIMIZER.match(range_name)
     if match is None:
         return range_name.removeprefix("M:").replace(".", SEPARATOR)
-    return f"optimizer/{match['optimizer'] if match['what'] == 'step' else 'zero_grad'}"
+    return f"{OPTIMIZER}{SEPARATOR}{match['optimizer'] if match['what'] == 'step' else 'zero_grad'}"
 
 
 def _part(range_name: str) -> str:

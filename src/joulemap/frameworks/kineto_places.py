@@ -1,6 +1,7 @@
 """Operations outside every module that can be told nonetheless: by their names, or by when they ran.
 
-- What is differentiated although no module holds it is the loss.
+- What is differentiated although no module holds it is the loss; an optimizer differentiates nothing itself,
+  so that holds for what its closure does too.
 - What computes norms after the backward pass and before the optimizer's step clips gradients.
 - Input pipelines, collectives and gradient scaling have names that say so.
 """
@@ -16,6 +17,7 @@ from joulemap.frameworks import kineto_names as names
 from joulemap.frameworks.kineto_calls import NONE, Calls
 from joulemap.frameworks.kineto_names import Paths, Role
 from joulemap.frameworks.nesting import NO_PARENT, Forest
+from joulemap.program import SEPARATOR
 from joulemap.traces import Int64
 
 _LOSS = re.compile(r"aten::\w*(_loss|cross_entropy|kl_div)")
@@ -32,7 +34,7 @@ def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiat
     above = _outermost_operation(calls, forest)
     top = outside & (above == np.arange(len(path)))
     if (calls.role == Role.MODULE).any():
-        lost = differentiated[outside[differentiated]]
+        lost = differentiated[(outside | in_optimizer(calls, paths, path))[differentiated]]
         given[above[lost]] = paths.code(names.LOSS)
         given[top & _named(calls, _LOSS)] = paths.code(names.LOSS)
     given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
@@ -41,6 +43,12 @@ def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiat
         if where is not None:
             given[calls.name.codes == word] = paths.code(where)
     return given
+
+
+def in_optimizer(calls: Calls, paths: Paths, path: Int64) -> NDArray[np.bool_]:
+    """The operations inside an optimizer's step."""
+    words = np.array([word.startswith(f"{names.OPTIMIZER}{SEPARATOR}") for word in paths.words], bool)
+    return np.asarray(words[path] & (calls.role == Role.OP))
 
 
 def _outermost_operation(calls: Calls, forest: Forest) -> Int64:

@@ -9,7 +9,7 @@ from joulemap.frameworks import kineto_names as names
 from joulemap.frameworks.imported import ACCUMULATION
 from joulemap.frameworks.kineto_calls import NONE, Calls
 from joulemap.frameworks.kineto_names import Paths, Role
-from joulemap.frameworks.kineto_places import places
+from joulemap.frameworks.kineto_places import in_optimizer, places
 from joulemap.frameworks.nesting import NO_PARENT, Forest
 from joulemap.traces import PHASES, Int64, Steps
 
@@ -25,7 +25,8 @@ def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> tuple[In
     backward, origin = _differentiated(calls, phase)
     given = places(calls, forest, paths, path, origin[origin != NONE])
     inherited = forest.inherit(given)
-    path = np.where((path == Paths.NOWHERE) & (inherited != NONE), inherited, path)
+    unclaimed = (path == Paths.NOWHERE) | in_optimizer(calls, paths, path)
+    path = np.where(unclaimed & (inherited != NONE), inherited, path)
     of_backward = _paths_of_backward(calls, paths, path, backward, origin)
     path, phase = _descend(calls, forest, paths, np.where(given != NONE, given, of_backward))
     phase = _of_places(paths, path, phase)
@@ -91,7 +92,7 @@ def _of_places(paths: Paths, path: Int64, phase: Int64) -> Int64:
     """The phases with those of the places that have their own."""
     for place, its in _PHASES.items():
         phase = np.where(path == paths.code(place), its, phase)
-    return phase
+    return np.where((path == paths.code(names.LOSS)) & (phase == OPTIMIZER), FORWARD, phase)
 
 
 def _pairs(thread: Int64, sequence: Int64) -> Int64:
