@@ -22,11 +22,11 @@ class Metering:
     monitor: MonitorHandle | None
 
     @classmethod
-    def of(cls, writer: RecordingWriter, program_pid: int, rank: Rank | None) -> Metering:
-        """Of a program, or of one process of a job: the first on a machine has it metered, for the whole
-        family of their launcher."""
+    def of(cls, writer: RecordingWriter, rank: Rank | None) -> Metering:
+        """Of our child's program, or of one process of a job: the first on a machine has it metered, for the
+        whole family of their launcher. What a program used is known to its parent when it has ended."""
         if rank is None:
-            return cls.start(writer, program_pid)
+            return cls.start(writer, os.getpid())
         return cls.start(writer, os.getppid()) if rank.meters else cls(None)
 
     @classmethod

@@ -47,7 +47,7 @@ def run(
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(arguments, output_to_errors)
-    metering = Metering.of(writer, program.pid, rank)
+    metering = Metering.of(writer, rank)
     program.go(Settings(str((path / RAW).absolute()), plan).to_json())
     code = program.wait()
     ended_ns = time.time_ns()
