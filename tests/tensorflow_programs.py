@@ -201,6 +201,30 @@ def recompute():
     return train, train
 
 
+def plain():
+    """No layers, no scopes, no optimizer: what runs twice and updates by hand are all that there is."""
+    import tensorflow as tf
+
+    kernels = [tf.Variable(tf.random.normal((64, 64), stddev=0.1)) for _ in range(4)]
+
+    def block(first, second):
+        return tf.recompute_grad(lambda x: tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, first)), second)))
+
+    one, two = block(*kernels[:2]), block(*kernels[2:])
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            scores = tf.reduce_sum(two(one(x)), -1)
+            value = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.ones_like(scores), scores))
+        for kernel, gradient in zip(kernels, tape.gradient(value, kernels), strict=True):
+            kernel.assign_sub(0.1 * gradient)
+        return value
+
+    x = tf.ones((32, 64))
+    return (lambda: step(x)), lambda: [step(x) for _ in range(3)]
+
+
 def session():
     import numpy as np
     import tensorflow as tf
@@ -222,7 +246,7 @@ def session():
     return (lambda: run.run(train, feed)), lambda: [run.run(train, feed) for _ in range(3)]
 
 
-PROGRAMS = {each.__name__: each for each in (fit, xla, function, eager, loops, recompute, session)}
+PROGRAMS = {each.__name__: each for each in (fit, xla, function, eager, loops, recompute, plain, session)}
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2:])

@@ -7,11 +7,15 @@ import pytest
 from joulemap.errors import InputError
 from joulemap.frameworks import read_trace, textproto
 from joulemap.frameworks.jax import names as jax_names
-from joulemap.frameworks.tensorflow import scopes
+from joulemap.frameworks.tensorflow import roles, scopes
 from joulemap.frameworks.tensorflow.dataflow import Node
-from joulemap.frameworks.tensorflow.names import places
+from joulemap.frameworks.tensorflow.graphs import Graph, Graphs
+from joulemap.frameworks.tensorflow.names import place_by_name, places
+from joulemap.frameworks.tensorflow.naming import Naming
 from joulemap.frameworks.tensorflow.reruns import with_whole_paths
+from joulemap.frameworks.tensorflow.roles import Role
 from joulemap.frameworks.tensorflow.scopes import Layers
+from joulemap.frameworks.tensorflow.subjects import Context, Subject
 from joulemap.frameworks.wire import Torn
 
 DATA = Path(__file__).parent / "data"
@@ -44,6 +48,7 @@ def test_calls_and_loops_are_told_from_the_node(name, calls, node):
         ("a/ArithmeticOptimizer/AddOpsRewrite_Leaf_1_add_2", "a/add_2"),
         ("a/Gelu/Exp/unary_ops_composition", "a/Gelu/Exp"),
         ("ConstantFolding/a/b", "a/b"),
+        ("NoOp/_12", "NoOp"),
         ("a/b", "a/b"),
     ],
 )
@@ -124,7 +129,7 @@ def test_what_serves_several_variables_is_of_none():
     }
     found = places(shared, Layers({**LAYERS.of_scope, "m_1/e_1": "m/e"}))
     assert found["opt_1/AssignSub_1"].name == "opt/m/e/AssignSub_1"
-    assert found["opt_1/rate"] == ("opt/rate", "optimizer")
+    assert found["opt_1/rate"] == ("opt/ReadVariableOp", "optimizer")
 
 
 def test_metrics_are_told_by_the_variables_that_they_add_to():
@@ -160,6 +165,151 @@ def test_a_layer_that_runs_again_on_its_own_is_known_by_its_variables():
     }
     paths = {"m_1/a_1/d_1": "m/a/d", "m_1/b_1/d_1": "m/b/d", "d_3": "d", "act_3": "act"}
     assert with_whole_paths(Layers(paths), nodes).of_scope == {**paths, "d_3": "m/b/d"}
+
+
+# Functions of one's own, without layers: names are only those that TensorFlow makes from operations.
+
+PLAIN = {
+    "x": Node("Placeholder"),
+    "w_handle": Node("Placeholder"),
+    "v_handle": Node("Placeholder"),
+    "MatMul/ReadVariableOp": Node("ReadVariableOp", ("w_handle",)),
+    "MatMul": Node("MatMul", ("x", "MatMul/ReadVariableOp")),
+    "logistic_loss/Exp": Node("Exp", ("MatMul",)),
+    "logistic_loss": Node("AddV2", ("logistic_loss/Exp",)),
+    "gradient_tape/logistic_loss/mul": Node("Mul", ("logistic_loss/Exp",)),
+    "gradient_tape/MatMul/MatMul": Node("MatMul", ("x", "gradient_tape/logistic_loss/mul")),
+    "mul": Node("Mul", ("gradient_tape/MatMul/MatMul",)),
+    "AssignSubVariableOp": Node("AssignSubVariableOp", ("w_handle", "mul")),
+    "Identity": Node("Identity", ("logistic_loss",)),
+}
+
+
+def test_automatic_names_are_no_layers():
+    found = places({**PLAIN, "Cast_2/ReadVariableOp": Node("ReadVariableOp", ("v_handle",))})
+    assert found["MatMul"] == ("(unnamed)/MatMul", "forward")
+    assert found["gradient_tape/MatMul/MatMul"] == ("(unnamed)/MatMul", "backward")
+    assert found["Cast_2/ReadVariableOp"] == ("(unnamed)/ReadVariableOp", "forward")
+
+
+def test_losses_outside_of_layers_are_together():
+    found = places(PLAIN)
+    assert found["logistic_loss/Exp"] == ("loss/logistic_loss/Exp", "forward")
+    assert found["logistic_loss"] == ("loss/logistic_loss", "forward")
+    assert found["gradient_tape/logistic_loss/mul"] == ("loss/logistic_loss/mul", "backward")
+
+
+def test_an_update_by_hand_is_an_optimizer_and_no_metric():
+    found = places(PLAIN)
+    assert found["mul"] == ("optimizer/Mul", "optimizer")
+    assert found["AssignSubVariableOp"] == ("optimizer/AssignSubVariableOp", "optimizer")
+    assert not [place for place in found.values() if place.name.startswith("(metrics)")]
+
+
+def test_what_runs_again_without_layers_is_recompute_if_it_has_a_gradient():
+    again = {
+        **PLAIN,
+        "Max": Node("Max", ("gradient_tape/logistic_loss/mul",)),
+        "AddV2": Node("AddV2", ("x", "Max")),
+        "MatMul_1/ReadVariableOp": Node("ReadVariableOp", ("w_handle",)),
+        "MatMul_1": Node("MatMul", ("AddV2", "MatMul_1/ReadVariableOp")),
+        "Relu_1": Node("Relu", ("MatMul_1",)),
+        "gradient_tape/ReluGrad": Node("ReluGrad", ("Relu_1",)),
+        "gradient_tape/MatMul_1/MatMul": Node("MatMul", ("AddV2", "gradient_tape/ReluGrad")),
+        "Mul_7": Node("Mul", ("gradient_tape/ReluGrad",)),
+        "gradient_tape/Sigmoid/SigmoidGrad": Node("SigmoidGrad", ("Mul_7",)),
+    }
+    found = places(again)
+    for node in ("MatMul_1", "Relu_1", "AddV2"):
+        assert found[node] == (f"(unnamed)/{again[node].op}", "recompute")
+    assert found["Mul_7"] == ("(unnamed)/Mul", "backward")  # a gradient that the program defines
+    assert found["MatMul"].phase == "forward"
+
+
+def test_scopes_without_layers_are_not_taken_for_recompute():
+    """Grappler merges what is equal: in a timeline, the square in ``x**3`` may be the one of its gradient."""
+    merged = {
+        "x": Node("Placeholder"),
+        "gradients/a/Pow_grad/Pow": Node("Square", ("x",)),
+        "a/mul": Node("Mul", ("x", "gradients/a/Pow_grad/Pow")),
+        "gradients/a/mul_grad/Mul": Node("Mul", ("a/mul",)),
+    }
+    assert places(merged)["a/mul"] == ("a/mul", "forward")
+
+
+def test_what_a_loop_notes_for_its_gradient_is_the_forward_pass():
+    grad = "rnn/while/gradient_tape/rnn/while/gradients/rnn/while/read_grad/TensorListLength"
+    body = {
+        "list": Node("Placeholder"),
+        grad: Node("TensorListLength", ("list",)),
+        "rnn/while/TensorListPushBack_12": Node("TensorListPushBack", ("list", grad)),
+    }
+    found = places(body, Layers({"rnn": "rnn"}))
+    assert found["rnn/while/TensorListPushBack_12"].phase == "forward"
+
+
+def test_replicas_add_up_under_the_same_layers():
+    replica = {f"replica_1/{name}": node for name, node in STEP.items() if name.startswith("m_1/")}
+    replica["gradient_tape/replica_1/m_1/d_1/MatMul/MatMul"] = Node("MatMul", ("x",))
+    replica["replica_1/mul_1"] = Node("Mul", ("x",))
+    replica["opt_1/update_0_1/Mul"] = Node("Mul", ("AddN", "opt_1/rate"))
+    replica["opt_1/update_0_1/AssignSub"] = Node(
+        "AssignSubVariableOp", ("kernel_handle", "opt_1/update_0_1/Mul")
+    )
+    found = places({**STEP, **replica}, LAYERS)
+    assert found["replica_1/m_1/d_1/MatMul"] == found["m_1/d_1/MatMul"]
+    assert found["gradient_tape/replica_1/m_1/d_1/MatMul/MatMul"] == ("m/d/MatMul/MatMul", "backward")
+    assert found["replica_1/mul_1"] == ("(unnamed)/Mul", "forward")
+    assert found["opt_1/update_0_1/AssignSub"] == ("opt/m/d/AssignSub", "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("node", "op", "name", "phase"),
+    [
+        ("save_1/AssignVariableOp_7", "AssignVariableOp", "save/AssignVariableOp", "other"),
+        ("global_step/Read/ReadVariableOp", "ReadVariableOp", "global_step/ReadVariableOp", "other"),
+        ("rm_sprop/cond/Square_33", "Square", "rm_sprop/Square", "optimizer"),
+        ("train/Adam/mul_1", "Mul", "train/Adam/Mul", "optimizer"),
+        (
+            "Adam/update_layer_0/kernel/ResourceApplyAdam",
+            "ResourceApplyAdam",
+            "Adam/update_layer_0/kernel/ResourceApplyAdam",
+            "optimizer",
+        ),
+        ("while/add", "AddV2", "(unnamed)/AddV2", "forward"),
+        ("mod", "FloorMod", "(unnamed)/FloorMod", "forward"),
+        ("packed", "Pack", "(unnamed)/Pack", "forward"),
+        ("compile_loss/mse/Mean", "Mean", "loss/mse/Mean", "forward"),
+    ],
+)
+def test_names_alone(node, op, name, phase):
+    assert place_by_name(node, op, Layers({"rm_sprop": "rm_sprop"})) == (name, phase)
+
+
+@pytest.mark.parametrize(
+    ("event", "op"),
+    [
+        ("_send_StatefulPartitionedCall/a/MatMul_0:_Send", "_Send"),
+        ("StatefulPartitionedCall/Add_2/_1:_HostRecv", "_HostRecv"),
+        ("_Send input 0 from /job:localhost/device:CPU:0 to /job:localhost/device:CPU:1", "_Send"),
+        ("a/MatMul:MatMul", None),
+    ],
+)
+def test_transfers_are_told_by_their_operation(event, op):
+    assert roles.transfer(event) == op
+
+
+def test_what_is_in_a_branch_has_the_branchs_phase():
+    outer = Graph("step", {**STEP, "opt_1/cond": Node("If", ("AddN",))}, LAYERS)
+    branch = Graph("opt_1_cond_true", {"opt_1/cond/Gather": Node("GatherV2"), "Greater": Node("Greater")})
+    naming = Naming(Graphs([outer, branch]))
+    calls = "StatefulPartitionedCall/opt_1/cond/then/_7/"
+    nodes = {"opt_1/cond/Gather": "GatherV2", "Greater": "Greater"}
+    asked = [(Subject(Role.NODE, node, calls + node, op), Context()) for node, op in nodes.items()]
+    assert [(one.name, one.phase) for one in naming(asked)] == [
+        ("opt/GatherV2", "optimizer"),
+        ("opt/Greater", "optimizer"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from joulemap.errors import InputError
 from joulemap.frameworks.tensorflow.raw import read_raw
 from joulemap.traces import PowerTrace
 
-PROGRAMS = ("fit", "xla", "function", "eager", "loops", "recompute", "session")
+PROGRAMS = ("fit", "xla", "function", "eager", "loops", "recompute", "plain", "session")
 MODULES = ("attention/query", "attention/key", "attention/value", "intermediate", "output", "norm")
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
@@ -118,6 +118,24 @@ class TestNames:
             backward = {name for name, phase in found if phase == "backward"}
             assert any(name.startswith(f"net/{block}/second/") for name in backward)
         assert not [name for name in again if "head" in name]
+
+    def test_a_program_without_layers_has_phases(self, read):
+        found = {name: set() for name, _ in energy(read["plain"])}
+        for name, phase in energy(read["plain"]):
+            found[name].add(phase)
+        assert found["(unnamed)/MatMul"] == {"forward", "recompute", "backward"}
+        assert found["optimizer/AssignSubVariableOp"] == {"optimizer"}
+        assert {name.split("/")[0] for name in found} <= {
+            "(unnamed)",
+            "loss",
+            "optimizer",
+            "(gradient accumulation)",
+        }
+
+    def test_transfers_are_one_line(self, read):
+        for trace in read.values():
+            names = {name for name in trace.events.name.words if "_send_" in name or "_Send" in name}
+            assert names <= {"(runtime)/_Send"}
 
     def test_a_session_has_layers_gradients_and_the_optimizer(self, read):
         found = energy(read["session"])

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from joulemap.frameworks.tensorflow import scopes
@@ -18,11 +18,16 @@ from joulemap.frameworks.tensorflow.scopes import Layers
 from joulemap.program import SEPARATOR
 
 _ASSIGNS = re.compile(r"Assign|Apply|Scatter")
+_HAS_EFFECT = re.compile(r"Assign|Apply|Scatter|^Identity|If$|While$|Case$|PartitionedCall$")
+"""What is of use without feeding anything: it changes variables, or hands its result to the caller."""
+
 _CARRIES_GRADIENTS = ("AddN", "AddV2", "Add", "Identity", "IdentityN", "Cast")
 CAPTURED = "Placeholder"
 """How a function sees what lives outside of it: its arguments, and variables."""
 
-_NO_GRADIENT = ("EmptyTensorList", "TensorListReserve", "Placeholder", "Const")
+_NO_GRADIENT = re.compile(
+    r"EmptyTensorList|TensorList(?:Reserve|Length|ElementShape)|Shape|Placeholder|Const"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,16 @@ class Dataflow:
             for source in node.inputs:
                 if source in self._consumers:
                     self._consumers[source].append(name)
+        self._outermost = {
+            scopes.first(name): node.op
+            for name, node in nodes.items()
+            if SEPARATOR not in scopes.unreplicated(scopes.as_made(name))
+        }
         self.backward = self._backward()
         self.optimizer = self._optimizer()
-        self.recomputed = self._recomputed()
+        self.again = self._again()
+        """For nodes that come after a gradient and serve only gradients: whether they compute again what
+        the forward pass has computed (recompute), or are a gradient that the program defines (backward)."""
         self.metrics = self._metrics()
         self.variable = self._variables()
         """The variable, or the layer of the variable, that an optimizer's node helps to update; empty
@@ -59,9 +71,11 @@ class Dataflow:
     def scoped(self, name: str) -> bool:
         """Whether the name says where the node belongs; ``Mul_3/x`` is only an argument of ``Mul_3``."""
         first = scopes.first(name)
-        if first not in self._nodes:
-            return first != "ArithmeticOptimizer"
-        return not scopes.is_automatic(first, self._nodes[first].op)
+        if self._layers.find(name):
+            return True
+        if first not in self._outermost:
+            return first != "ArithmeticOptimizer" and not scopes.is_function(first)
+        return not scopes.is_function(first) and not scopes.is_automatic(first, self._outermost[first])
 
     def _backward(self) -> set[str]:
         """Gradients, and where they are added up and handed on."""
@@ -85,6 +99,7 @@ class Dataflow:
             for name in self._nodes
             if name not in self.backward and (scopes.is_optimizer(name) or scopes.first(name) in updating)
         }
+        found |= self._with_gradients()
         pending = list(found)
         while pending:
             name = pending.pop()
@@ -93,6 +108,28 @@ class Dataflow:
             pending.extend(node for node in fresh if node not in found)
             found.update(fresh)
         return found | self._left_over(found)
+
+    def _with_gradients(self) -> set[str]:
+        """What is done outside of every scope with gradients, and not for further ones: tests, updates."""
+        after = self._reached(
+            self._gradients(), lambda name: [n for n in self._consumers[name] if not self.scoped(n)]
+        )
+        after -= self._reached(self.backward, self._inputs)
+        done = {name for name in after if _HAS_EFFECT.search(self._nodes[name].op)}
+        return self._reached(done, lambda name: after.intersection(self._inputs(name)))
+
+    def _inputs(self, name: str) -> list[str]:
+        return [before for before in self._nodes[name].inputs if before in self._nodes]
+
+    @staticmethod
+    def _reached(start: Collection[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+        """The nodes that can be reached, and those to start from."""
+        found, pending = set(start), list(start)
+        while pending:
+            fresh = set(following(pending.pop())) - found
+            found |= fresh
+            pending.extend(fresh)
+        return found
 
     def _updating_scopes(self) -> set[str]:
         """Scopes in which gradients arrive and variables are assigned, and which no gradient needs."""
@@ -151,18 +188,31 @@ class Dataflow:
         """Whether nothing else says where a node belongs."""
         return not self.scoped(name) and name not in self.optimizer and name not in self.backward
 
-    def _recomputed(self) -> set[str]:
-        """Nodes of layers that come after a gradient, and feed nothing but gradients and each other.
+    def _again(self) -> dict[str, str]:
+        """Layers, and what has a gradient of its own, are computed again, with all that this needs.
 
-        Lists that a loop will fill for its gradient are made and handed in before it: no gradients yet.
+        Where scopes are all that is known, they may hold anything: those stay in the forward pass.
         """
-        after_gradient: set[str] = set()
-        pending = [name for name in self.backward if self._nodes[name].op not in _NO_GRADIENT]
-        while pending:
-            for after in self._consumers[pending.pop()]:
-                if not (after in after_gradient or after in self.backward or after in self.optimizer):
-                    after_gradient.add(after)
-                    pending.append(after)
+        between = {n for n in self._between_gradients() if self._layers.find(n) or not self.scoped(n)}
+        again = between & self._differentiated()
+        again |= {name for name in between if self._layers.find(name)}
+        near = self._reached(
+            again, lambda name: between.intersection((*self._consumers[name], *self._nodes[name].inputs))
+        )
+        return {name: "recompute" if name in near else "backward" for name in between}
+
+    def _differentiated(self) -> set[str]:
+        """Nodes whose gradients are named after them."""
+        forward = (scopes.forward_of(name) for name in self.backward)
+        return {name.rpartition(SEPARATOR)[0].removesuffix("_grad") for name in forward if name is not None}
+
+    def _between_gradients(self) -> set[str]:
+        """Nodes that come after a gradient, and feed nothing but gradients and each other."""
+        others = self.backward | self.optimizer
+        after_gradient = self._reached(
+            self._gradients(), lambda name: [n for n in self._consumers[name] if n not in others]
+        )
+        after_gradient -= self.backward
         serving = after_gradient | self.backward
         pending = list(after_gradient)
         while pending:
@@ -171,12 +221,18 @@ class Dataflow:
                 after_gradient.remove(name)
                 serving.remove(name)
                 pending.extend(before for before in self._nodes[name].inputs if before in after_gradient)
-        return {name for name in after_gradient if self._layers.find(name)}
+        return after_gradient
+
+    def _gradients(self) -> set[str]:
+        """The backward pass without what is no gradient: lists that a loop will fill for its gradient are
+        made before it, and shapes are known before."""
+        return {name for name in self.backward if not _NO_GRADIENT.fullmatch(self._nodes[name].op)}
 
     def _only_serves(self, name: str, others: set[str]) -> bool:
-        """Whether a node feeds only others. A layer's result may go unused the second time."""
+        """Whether a node feeds only others. A result may go unused the second time."""
         if not self._consumers[name]:
-            return self._layers.find(name) is not None
+            in_layer = self._layers.find(name) is not None
+            return in_layer or not (self.scoped(name) or _HAS_EFFECT.search(self._nodes[name].op))
         return others.issuperset(self._consumers[name])
 
     def _variables(self) -> dict[str, str]:

@@ -11,9 +11,16 @@ from joulemap.frameworks.jax import names as jax_names
 from joulemap.frameworks.tensorflow import roles, scopes
 from joulemap.frameworks.tensorflow.frames import INPUT_FUNCTION
 from joulemap.frameworks.tensorflow.graphs import Graph, Graphs
-from joulemap.frameworks.tensorflow.names import INPUT, RUNTIME, Place, place_by_name
+from joulemap.frameworks.tensorflow.names import (
+    INPUT,
+    OPTIMIZER,
+    RUNTIME,
+    Place,
+    part_of_optimizer,
+    place_by_name,
+)
 from joulemap.frameworks.tensorflow.roles import Role
-from joulemap.frameworks.tensorflow.scopes import Inlined
+from joulemap.frameworks.tensorflow.scopes import Inlined, Layers
 from joulemap.frameworks.tensorflow.subjects import Context, Named, Subject
 from joulemap.frameworks.xplane.hlo import Instruction, Module
 from joulemap.program import SEPARATOR, leaf
@@ -21,6 +28,7 @@ from joulemap.program import SEPARATOR, leaf
 COMPILATION = "(compilation)"
 _COMPILED_FUNCTION = re.compile(r"a(?P<function>_inference_.+?)__\.\d+$")
 _PYTHON_CALL = "$"
+_NUMBERED_OPTIMIZER = re.compile(r"^optimizer_\d+(?=/|$)")
 _COMPOSED = ("fusion", "custom-call")
 _COPY_IN = re.compile(r"Memcpy ?H(?:to|2)D", re.IGNORECASE)
 
@@ -74,7 +82,7 @@ class Naming:
         if subject.role == Role.KERNEL:
             return _kernel(subject.name)
         bucket = COMPILATION if subject.role == Role.COMPILING else RUNTIME
-        what = "python" if subject.name.startswith(_PYTHON_CALL) else subject.name
+        what = _what(subject.name)
         return Named(f"{bucket}/{what}", what, "other")
 
     def _node(self, subject: Subject, function: str) -> Named:
@@ -84,7 +92,24 @@ class Naming:
         if roles.is_data_op(subject.op):
             return _in_pipeline(subject.op)
         place = self._place(inlined, subject.op, self._ran[function, inlined.calls])
+        if place.phase == "forward" and (phase := self._phase_around(inlined, function)):
+            return Named(_name_in(phase, place.name, subject.op), subject.op, phase)
         return Named(place.name, subject.op, place.phase)
+
+    def _phase_around(self, inlined: Inlined, function: str) -> str | None:
+        """The phase of the loop or branch that a node is in, where that is known and not the forward pass."""
+        around = scopes.caller(inlined.calls)
+        if around.calls == inlined.calls:
+            return None
+        node = around.node.removesuffix(SEPARATOR)
+        phases = {
+            graph.places[node].phase
+            for graph in self._graphs_of(function, around.calls, {node})
+            if node in graph.places
+        }
+        if len(phases) == 1 and phases != {"forward"}:
+            return phases.pop()
+        return self._phase_around(around, function)
 
     def _place(self, inlined: Inlined, op: str, graphs: Sequence[Graph]) -> Place:
         node, made = inlined.node, scopes.as_made(inlined.node)
@@ -97,7 +122,7 @@ class Naming:
 
     def _in_loop(self, place: Place, inlined: Inlined) -> Place:
         """What has no scope in the body of a layer's loop is that layer's."""
-        around = scopes.caller(inlined.calls)
+        around = scopes.caller(inlined.calls).node
         if not place.name.startswith(UNNAMED) or not self._graphs.layers.find(around):
             return place
         return Place(f"{self._graphs.layers.resolve(around)}{inlined.node}", place.phase)
@@ -133,10 +158,32 @@ class Naming:
         return self._ran[key]
 
 
+def _name_in(phase: str, name: str, op: str) -> str:
+    """The name of what turned out to be of another phase than the forward pass."""
+    if phase != "optimizer":
+        return name
+    return f"{OPTIMIZER}/{op}" if name.startswith(UNNAMED) else part_of_optimizer(name, op, Layers())
+
+
 def _eager(op: str, context: Context) -> Named:
     phase = context.phase or ("forward" if context.scope else "other")
     bucket = ACCUMULATION if op == "AddN" and phase == "backward" else UNNAMED
-    return Named(f"{context.scope or bucket}/{op}", op, phase)
+    scope = _NUMBERED_OPTIMIZER.sub(OPTIMIZER, context.scope)
+    return Named(f"{scope or bucket}/{op}", op, phase)
+
+
+def _what(name: str) -> str:
+    """What the runtime does, without for which node, function or line of Python."""
+    if name.startswith(_PYTHON_CALL):
+        return "python"
+    if moved := roles.transfer(name):
+        return moved
+    if name.startswith("RemoteCall: "):
+        return "RemoteCall"
+    call = roles.node_and_op(name)
+    if call is None:
+        return name
+    return "function call" if call[1].startswith("__inference_") else call[1]
 
 
 def _in_pipeline(path: str) -> Named:

@@ -32,8 +32,13 @@ _WAITING = re.compile(
 )
 """Parts of the input pipeline that only take over what other threads have made."""
 
-_CALLS = re.compile(r"(?:Stateful)?PartitionedCall|(?:Stateless)?(?:While|If|Case)|_?Xla\w*(?:Run|Launch)\w*")
+_CALLS = re.compile(
+    r"(?:Stateful)?PartitionedCall|(?:Stateless)?(?:While|If|Case)|_?Xla\w*(?:Run|Launch)\w*|__inference_.+"
+)
 """Nodes that run other nodes, and wait for them."""
+
+_TRANSFER = re.compile(r"(?:.*:)?(?P<op>_(?:Host)?(?:Send|Recv))(?: input \d+ from .+)?$")
+"""What hands a tensor from one device, or one part of a graph, to another."""
 
 _DATA = re.compile(r"Iterator(?:::|GetNextOp)|MakeIterator::|(?:Prefetch|ParallelMap|MapAndBatch)\w*$")
 _DATA_OP = re.compile(r"\w*(?:Dataset(?:V\d)?|Iterator\w*|Optional\w+)$")
@@ -113,6 +118,12 @@ def role(described: Described) -> Role:
     return _working_role(described)
 
 
+def transfer(name: str) -> str | None:
+    """``_Send`` of ``_send_dense/MatMul_0:_Send`` and of ``_Send input 0 from … to …``; None for others."""
+    found = _TRANSFER.match(name)
+    return found["op"] if found else None
+
+
 def is_data_op(op: str) -> bool:
     """Whether an operation is the input pipeline's."""
     return bool(_DATA_OP.match(op))
@@ -130,7 +141,7 @@ def _working_role(described: Described) -> Role:
     if _WAITING.match(described.name):
         return Role.WAITING
     if node := node_and_op(described.name, described.display):
-        return Role.RANGE if _CALLS.fullmatch(node[1]) else Role.NODE
+        return Role.RANGE if _CALLS.fullmatch(node[1]) or transfer(described.name) else Role.NODE
     if _DATA.match(described.name):
         return Role.DATA
     return Role.COMPILING if _COMPILING.match(described.name) else Role.RANGE

@@ -20,14 +20,29 @@ _BODY = re.compile(r"/(?:body|cond|then|else|branch\d+)/_\d+/$")
 _GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
 _REWRITTEN = re.compile(
     r"ConstantFolding/(?=.*/)|ArithmeticOptimizer/[A-Za-z]+_(?:Leaf_\d+_)?|RemapperOptimizer/|/unary_ops_composition$"
+    r"|/_\d+(?:__cf__\d+)?$"
 )
+_REPLICA = re.compile(r"(?:replica|update)_\d+(?:_\d+)?/")
+_FUNCTIONS = re.compile(
+    r"(?:cond|while|Cast|Read|MatVec|Tensordot|(?:ones|zeros)(?:_like)?|Assert|assert_\w+|"
+    r"(?:stateful|stateless|random)_(?:normal|uniform|truncated_normal)|truncated_normal)(?:_\d+)?"
+)
+_LOSS = re.compile(
+    r"(?:\w+_)?loss|\w*cross_?entropy(?:_with_logits)?|(?:Sparse)?SoftmaxCrossEntropyWithLogits|"
+    r"(?:mean|sum)_(?:squared|absolute)\w*_error|huber|kl_divergence|log_cosh|\w*hinge",
+)
+_HOUSEKEEPING = re.compile(r"(?P<scope>save|global_step|report_uninitialized_variables)(?:_\d+)?(?:/|$)")
+_UPDATE = re.compile(r"(?:^|/)update_(?!\d+(?:_\d+)?/)[^/]+/")
+_NUMBER = re.compile(r"_\d+$")
+_OTHER_WORDS = ("truediv", "floordiv", "groupdeps", "mod", "packed", "stack", "unstack")
 _SLOT = re.compile(
     r"(?P<variable>.+)/(?:(?:adam|lamb)_[mv]|Adam(?:_1)?|Momentum|RMSProp(?:_1)?|Adagrad|Adadelta(?:_1)?|Ftrl(?:_1)?)"
-    r"(?:/.*)?$"
+    r"(?:/(?P<part>.*))?$"
 )
+_PART_OF_SLOT = re.compile(r"Assign|read|(?:Read|Initializer|IsInitialized)/.*")
 _OPTIMIZER = re.compile(
     r"(?:^|/)(?:Adam(?:W|ax)?|adam(?:_?w|ax)?|Nadam|nadam|LAMB|lamb|SGD|sgd|Momentum|GradientDescent|RMS[pP]rop|"
-    r"rmsprop|Adagrad|adagrad|Adadelta|adadelta|Ftrl|ftrl|lion|adafactor|muon|loss_scale_optimizer|"
+    r"rm_?sprop|Adagrad|adagrad|Adadelta|adadelta|Ftrl|ftrl|lion|adafactor|muon|loss_scale_optimizer|"
     r"beta[12]_power|update_[^/]+)(?:_\d+)?(?:/|$)"
 )
 _CLIPPING = re.compile(r"(?:clip_by_global_norm|global_norm|clip_by_norm)(?:_\d+)?/")
@@ -48,9 +63,9 @@ def inlined(name: str) -> Inlined:
     return Inlined(name[:end], name[end:])
 
 
-def caller(calls: str) -> str:
-    """Where the innermost loop or branch itself was made: ``rnn/while/`` of ``…/rnn/while/body/_7/``."""
-    return inlined(_BODY.sub("/", calls)).node
+def caller(calls: str) -> Inlined:
+    """The innermost loop or branch, as a scope: ``rnn/while/`` of ``…/rnn/while/body/_7/``."""
+    return inlined(_BODY.sub("/", calls))
 
 
 def forward_of(name: str) -> str | None:
@@ -66,15 +81,49 @@ def as_made(name: str) -> str:
     return _REWRITTEN.sub("", name)
 
 
+def unreplicated(name: str) -> str:
+    """The name without the scope that ``tf.distribute`` puts around what it does once for each replica."""
+    return _REPLICA.sub("", name, count=1) if _REPLICA.match(name) else name
+
+
 def first(name: str) -> str:
     """The outermost scope."""
-    return as_made(name).partition(SEPARATOR)[0]
+    return unreplicated(as_made(name)).partition(SEPARATOR)[0]
+
+
+def is_function(scope: str) -> bool:
+    """Whether a function of TensorFlow opens this scope on its own, wherever it is called."""
+    return bool(_FUNCTIONS.fullmatch(scope))
+
+
+def is_loss(scope: str) -> bool:
+    """Whether a scope is that of a loss."""
+    return bool(_LOSS.fullmatch(_NUMBER.sub("", scope)))
+
+
+def housekeeping(name: str) -> str | None:
+    """The scope in which a session saves, restores or checks variables, or counts steps; None for others."""
+    found = _HOUSEKEEPING.match(name)
+    return found["scope"] if found else None
+
+
+def optimizer(name: str) -> str | None:
+    """The scope of the optimizer that a name is in, as far as its name tells."""
+    found = _OPTIMIZER.search(name)
+    return name[: found.end()].removesuffix(SEPARATOR) if found else None
+
+
+def names_variable(name: str) -> bool:
+    """Whether the name of an optimizer's node has that of the variable, as those of sessions do."""
+    slot = _SLOT.match(name)
+    part = slot["part"] if slot else ""
+    return part is None or bool(_PART_OF_SLOT.fullmatch(part) or _UPDATE.search(name))
 
 
 def is_automatic(name: str, op: str) -> bool:
     """Whether TensorFlow made the name from the operation: ``Mul_3``, ``add`` for AddV2, ``truediv``."""
-    base = re.sub(r"_\d+$", "", name).replace("_", "").lower()
-    return op.lower().startswith(base) or base in ("truediv", "floordiv", "groupdeps")
+    base = _NUMBER.sub("", name).replace("_", "").lower()
+    return op.lower().startswith(base) or base in _OTHER_WORDS
 
 
 def is_clipping(name: str) -> bool:
