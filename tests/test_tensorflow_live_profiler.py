@@ -120,9 +120,10 @@ def run(program: str, folder: Path, **environment: str) -> subprocess.CompletedP
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))
     root = Path(__file__).parents[1]
+    loud = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, str(script), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(root), **environment},
+        env={**loud, "PYTHONPATH": str(root), **environment},
         capture_output=True,
         text=True,
         check=False,
