@@ -213,10 +213,11 @@ def test_ctrl_c_at_the_terminal_reaches_the_program_once(tmp_path: Path) -> None
         """
         import time
         times = 0
-        print("ready", flush=True)
-        for _ in range(40):
+        for number in range(4):
             try:
-                time.sleep(0.05)
+                if not number:
+                    print("ready", flush=True)
+                time.sleep(0.5)
             except KeyboardInterrupt:
                 times += 1
         print("interrupted", times, "times", flush=True)
@@ -279,6 +280,16 @@ def test_the_summary_goes_to_standard_error_and_says_what_to_do_next(tmp_path: P
     assert "joulemap show program-" in done.stderr
     [made] = tmp_path.glob("program-*.joulemap")
     assert joulemap.load(made).info.host["machine"]
+
+
+def test_the_exit_code_is_the_programs_where_nobody_reads_the_summary(tmp_path: Path) -> None:
+    script = program(tmp_path, "import sys; sys.exit(3)")
+    gone, pipe = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "joulemap", "run", "-o", "r.joulemap", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, stderr=pipe, timeout=120, check=False)
+    os.close(pipe)
+    assert done.returncode == 3
 
 
 def test_steps_and_regions_that_the_program_marks_are_kept(tmp_path: Path) -> None:

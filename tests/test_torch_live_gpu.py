@@ -11,7 +11,7 @@ import pytest
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.raw import read_raw
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 
 @dataclass
@@ -116,7 +116,7 @@ def test_the_tracer_is_taken_out_and_no_child_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "putenv", lambda *args: said.append(args))
     monkeypatch.setattr(os, "unsetenv", lambda *args: said.append(args))
     monkeypatch.setattr("joulemap.frameworks.torch.gpus.wait", lambda: None)
-    watch = Watch()
+    watch = Watch("PyTorch")
     residue = Residue(watch, Patches())
     residue.step_ended()
     residue.session_begins()
@@ -133,7 +133,7 @@ def test_the_programs_own_word_on_the_tracer_stands(monkeypatch: pytest.MonkeyPa
     from joulemap.frameworks.torch.residue import Residue
 
     monkeypatch.setenv("TEARDOWN_CUPTI", "0")
-    residue = Residue(Watch(), Patches())
+    residue = Residue(Watch("PyTorch"), Patches())
     residue.session_begins()
     residue.clear()
     assert os.environ["TEARDOWN_CUPTI"] == "0"

@@ -59,10 +59,12 @@ class Blocks:
     @classmethod
     def of(cls, steps: Steps | None) -> Blocks:
         """The blocks of some steps, those of the first kind first."""
-        of_step = np.full(0 if steps is None else len(steps), -1, np.int32)
+        if steps is None:
+            return cls(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32))
+        of_step = np.full(len(steps), -1, np.int32)
         kinds: list[int] = []
-        for kind in np.unique(steps.label.codes[steps.traced]).tolist() if steps is not None else ():
-            alike = np.flatnonzero(steps.traced & (steps.label.codes == kind))  # type: ignore[union-attr]
+        for kind in np.unique(steps.label.codes[steps.traced]).tolist():
+            alike = np.flatnonzero(steps.traced & (steps.label.codes == kind))
             block = np.arange(len(alike)) // _block_length(len(alike))
             of_step[alike] = len(kinds) + block
             kinds += [kind] * (int(block[-1]) + 1)

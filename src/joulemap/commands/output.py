@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def console(stderr: bool = False) -> Console:
-    """Standard output or error: as wide as the terminal, or as wide as it takes where it is not one."""
+    """Standard output or error: as wide as the terminal, or as wide as it takes where it is not one. Where
+    nobody reads it, that is an error of the pipe like any other, and not the end of the process."""
     from rich.console import Console
 
-    plain = Console(highlight=False, stderr=stderr)
+    class Patient(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    plain = Patient(highlight=False, stderr=stderr)
     return (
-        plain if plain.is_terminal else Console(highlight=False, stderr=stderr, width=max(plain.width, 200))
+        plain if plain.is_terminal else Patient(highlight=False, stderr=stderr, width=max(plain.width, 200))
     )
 
 

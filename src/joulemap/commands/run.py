@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from joulemap.errors import InputError, JoulemapError
 
 if TYPE_CHECKING:
     from joulemap.recorder.ranks import Rank
+    from joulemap.recorder.run import Ran
 
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -72,13 +75,21 @@ def command(
         overwrite=overwrite,
         watching=None if quiet else partial(progress, "Reading the traces"),
     )
+    try:
+        _report(ran, rank, quiet)
+        sys.stderr.flush()
+    except OSError:  # nobody reads it; Python must not make an exit code of its own of that
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    end_like(ran.code)
+
+
+def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
     if ran.problem is not None:
         _complain(ran.problem)
     elif rank is not None:
-        _say_merge(rank, path, quiet)
+        _say_merge(rank, ran.path, quiet)
     elif not quiet:
-        _summarise(path)
-    end_like(ran.code)
+        _summarise(ran.path)
 
 
 def _share(text: str) -> float:
@@ -113,9 +124,11 @@ def _summarise(path: Path) -> None:
     try:
         out.print()
         show(load(path), out=out)
+    except OSError:
+        raise
     except JoulemapError as error:
         _complain(error)
-    except Exception as error:  # noqa: BLE001 - the program's exit code comes first
+    except Exception as error:  # noqa: BLE001 - a bug of ours in accounting or drawing: the exit code comes first
         _complain(JoulemapError(f"The summary failed: {error!r}.", "Please report this: it is a bug."))
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
     for more in ("", " --by op --top 10", " --summarised"):

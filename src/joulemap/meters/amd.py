@@ -22,7 +22,7 @@ from typing import Any
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.gpu import GpuChannel, Program, program_around
+from joulemap.meters.gpu import GpuChannel, Program, answers, program_around, split_off
 from joulemap.meters.meter import Probe, Quantity
 from joulemap.meters.schedule import Every
 from joulemap.meters.trial import probe_by_opening
@@ -142,8 +142,7 @@ class AmdMeter:
             raise
         gpus = [_Gpu(smi, index, physical, handles[physical]) for index, physical in enumerate(seen)]
         tried = [self._channel_or_error(gpu) for gpu in gpus]
-        channels = [channel for channel in tried if isinstance(channel, GpuChannel)]
-        self.left_out = [error for error in tried if isinstance(error, MeterError)]
+        channels, self.left_out = split_off(tried)
         if not channels:
             smi.amdsmi_shut_down()
             raise self.left_out[0] if self.left_out else MeterError("There is no AMD GPU.", NO_DRIVER)
@@ -256,12 +255,5 @@ def _facts(gpu: _Gpu, program: Program | None) -> Iterator[tuple[str, float]]:
         "utilisation_percent": lambda: gpu.ask("amdsmi_get_gpu_activity")["gfx_activity"],
         "throttled_flag": gpu.throttled,
     }
-    for name, question in questions.items():
-        with contextlib.suppress(MeterError, ValueError):
-            yield name, float(question())
-    with contextlib.suppress(MeterError):
-        pids = gpu.pids()
-        yield "processes_count", float(len(pids))
-        if program is not None:
-            yield "other_processes_count", float(program.others(pids))
+    yield from answers(questions, gpu.pids, program)
     yield "physical_gpu_number", float(gpu.physical)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from joulemap.devices import Domain
+from joulemap.errors import MeterError
 from joulemap.meters.meter import Channel, Quantity, Schedule
 
 PICTURE_PERIOD_S = 0.1
@@ -55,6 +57,29 @@ class GpuChannel:
     def close(self) -> None:
         """Let go of this GPU; the last one shuts the library down."""
         self.let_go()
+
+
+def split_off(
+    tried: Iterable[GpuChannel | MeterError],
+) -> tuple[list[GpuChannel], list[MeterError]]:
+    """The GPUs that can be read, and why the others cannot."""
+    both = list(tried)
+    channels = [one for one in both if isinstance(one, GpuChannel)]
+    return channels, [one for one in both if isinstance(one, MeterError)]
+
+
+def answers(
+    questions: Mapping[str, Callable[[], Any]], pids: Callable[[], Sequence[int]], program: Program | None
+) -> Iterator[tuple[str, float]]:
+    """What a card tells of itself and of who uses it; a fact that it does not know is absent."""
+    for name, question in questions.items():
+        with suppress(MeterError, ValueError):  # AMD's library answers some questions with "N/A"
+            yield name, float(question())
+    with suppress(MeterError):
+        there = pids()
+        yield "processes_count", float(len(there))
+        if program is not None:
+            yield "other_processes_count", float(program.others(there))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.gpu import GpuChannel, Program, program_around
+from joulemap.meters.gpu import GpuChannel, Program, answers, program_around, split_off
 from joulemap.meters.meter import Probe, Quantity, Schedule
 from joulemap.meters.schedule import Every, Updates, share_calls
 from joulemap.meters.trial import probe_by_opening
@@ -165,8 +165,7 @@ class NvmlMeter:
         except MeterError:
             nvml.nvmlShutdown()
             raise
-        channels = [channel for channel in tried if isinstance(channel, GpuChannel)]
-        self.left_out = [error for error in tried if isinstance(error, MeterError)]
+        channels, self.left_out = split_off(tried)
         if not channels:
             nvml.nvmlShutdown()
             raise self.left_out[0] if self.left_out else MeterError("There is no NVIDIA GPU.", NO_DRIVER)
@@ -322,12 +321,5 @@ def _facts(gpu: _Gpu, program: Program | None) -> Iterator[tuple[str, float]]:
         "throttle_reasons_bits": lambda: gpu.ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
         "utilisation_percent": lambda: gpu.ask("nvmlDeviceGetUtilizationRates").gpu,
     }
-    for name, question in questions.items():
-        with contextlib.suppress(MeterError):
-            yield name, float(question())
-    with contextlib.suppress(MeterError):
-        pids = gpu.pids()
-        yield "processes_count", float(len(pids))
-        if program is not None:
-            yield "other_processes_count", float(program.others(pids))
+    yield from answers(questions, gpu.pids, program)
     yield "physical_gpu_number", float(gpu.physical)

@@ -243,11 +243,6 @@ class _Feed:
             self._thread.join(CLOSE_S)
 
 
-def _kind(name: str) -> str:
-    """Of a device, or of the device that a fact is of: ``GPU:0 sm_clock_mhz``."""
-    return name.partition(" ")[0].partition(":")[0]
-
-
 def _measured(domains: Sequence[Domain]) -> list[Domain]:
     return [domain for domain in domains if domain.provenance == "measured"]
 

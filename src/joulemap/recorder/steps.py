@@ -47,11 +47,6 @@ class StepClock:
         self._border_ns = now_ns()
         self._off = False
 
-    @property
-    def count(self) -> int:
-        """How many steps there were."""
-        return self._count
-
     def begin(self, label: str) -> None:
         """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
         me = threading.get_ident()

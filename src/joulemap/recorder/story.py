@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,18 @@ class Story:
     def read(cls, raw: Path) -> Story:
         """Every line that is whole."""
         story = cls()
+        hear: dict[str, Callable[[Any], None]] = {
+            "start": story._start,
+            "end": story._end,
+            "step": story._step,
+            "session": story.sessions.append,
+            "region": story._region,
+            "version": story._version,
+            "warning": story.warnings.append,
+        }
         for what, content in read_journal(raw):
-            hear = getattr(story, f"_{what}", None)
-            if hear is not None:  # else a later version's
-                hear(content)
+            if what in hear:  # else a later version's
+                hear[what](content)
         return story
 
     def _start(self, said: dict[str, Any]) -> None:
@@ -41,17 +50,11 @@ class Story:
     def _step(self, said: list[Any]) -> None:
         self.steps.append((int(said[0]), int(said[1]), str(said[2]), int(said[3])))
 
-    def _session(self, said: dict[str, Any]) -> None:
-        self.sessions.append(said)
-
     def _region(self, said: list[Any]) -> None:
         self.regions.append((int(said[0]), int(said[1]), str(said[2])))
 
     def _version(self, said: list[str]) -> None:
         self.versions[said[0]] = said[1]
-
-    def _warning(self, said: str) -> None:
-        self.warnings.append(said)
 
     def window_ns(self, ended_ns: int) -> tuple[int, int]:
         """The program's time, until it said that it ended, or was seen to."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.frameworks.adapter import StepListener, TracerBusy
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.tensorflow.capture import GraphCapture
 from joulemap.frameworks.tensorflow.hooks import hook_tensorflow
 from joulemap.frameworks.tensorflow.hooks_keras import hook_keras
 from joulemap.frameworks.tensorflow.hooks_tf_keras import hook_tf_keras
-from joulemap.frameworks.tensorflow.patches import Patches
 from joulemap.frameworks.tensorflow.profiler import Profiler
 from joulemap.frameworks.tensorflow.watch import Watch
+from joulemap.frameworks.watch import call_in_children
 
 
 class TensorFlowAdapter:
@@ -30,7 +28,7 @@ class TensorFlowAdapter:
         self._patches = Patches()
         self._profiler: Profiler | None = None
         self._attached: set[str] = set()
-        _call_in_children(weakref.WeakMethod(self._leave_to_parent))
+        call_in_children(self._leave_to_parent)
 
     @property
     def problems(self) -> list[str]:
@@ -87,14 +85,3 @@ def _is_keras_3() -> bool:
 def _runs_on_tensorflow() -> bool:
     """Keras 3 has other backends, which are none of ours."""
     return bool(sys.modules["keras"].config.backend() == "tensorflow")
-
-
-def _call_in_children(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """After every fork from now on, as long as there is the adapter; there is no way to take that back."""
-
-    def call() -> None:
-        held = method()
-        if held is not None:
-            held()
-
-    os.register_at_fork(after_in_child=call)

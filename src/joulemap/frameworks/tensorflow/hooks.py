@@ -10,9 +10,10 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from joulemap.frameworks.tensorflow.patches import Patches, after, around
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.tensorflow.ranges import PHASE
 from joulemap.frameworks.tensorflow.watch import Watch
+from joulemap.frameworks.tensorflow.wrapped import after, around
 
 STEP_NAMES = {
     "train_function": "train",

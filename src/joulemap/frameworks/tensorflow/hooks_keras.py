@@ -6,10 +6,11 @@ import functools
 from types import FunctionType
 from typing import Any
 
-from joulemap.frameworks.tensorflow.patches import Patches, around
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.tensorflow.paths import LayerPaths
 from joulemap.frameworks.tensorflow.ranges import LAYER, PHASE
 from joulemap.frameworks.tensorflow.watch import Watch
+from joulemap.frameworks.tensorflow.wrapped import around
 
 NAMES = {"compile_loss": "loss"}
 """Outermost scopes that are no layer's, where another name says more."""

@@ -7,10 +7,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from joulemap.frameworks.tensorflow.patches import Patches, after, around
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.tensorflow.paths import LayerPaths
 from joulemap.frameworks.tensorflow.ranges import LAYER, PHASE
 from joulemap.frameworks.tensorflow.watch import Watch
+from joulemap.frameworks.tensorflow.wrapped import after, around
 
 
 def hook_tf_keras(package: str, watch: Watch, patches: Patches) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.adapter import TracerBusy
-from joulemap.frameworks.tensorflow.patches import Patches
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.tensorflow.quiet import Silence
 from joulemap.frameworks.tensorflow.watch import Watch
 

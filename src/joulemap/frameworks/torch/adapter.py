@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.frameworks.adapter import StepListener, TracerBusy
@@ -13,7 +10,7 @@ from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.hooks import OptimizerSteps, Removals, hook_compiler, hook_loaders
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.steps import StepFinder
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch, call_in_children
 
 
 class TorchAdapter:
@@ -23,13 +20,13 @@ class TorchAdapter:
     watches = ("torch", "torch.utils.data.dataloader", "torch._dynamo")
 
     def __init__(self, folder: Path) -> None:
-        self._watch = Watch()
+        self._watch = Watch("PyTorch")
         self._patches, self._removals = Patches(), Removals()
         self._profiler: Profiler | None = None
         self._finder = StepFinder(self._watch, self._settle)
         self._calls = Calls(self._watch, self._finder)
         self._attached: set[str] = set()
-        _call_in_children(weakref.WeakMethod(self._leave_to_parent))
+        call_in_children(self._leave_to_parent)
 
     @property
     def problems(self) -> list[str]:
@@ -81,14 +78,3 @@ class TorchAdapter:
         self._watch.on = self._calls.tracing = False
         if self._profiler is not None:
             self._profiler.leave_to_parent()
-
-
-def _call_in_children(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """After every fork from now on, as long as there is the adapter; there is no way to take that back."""
-
-    def call() -> None:
-        held = method()
-        if held is not None:
-            held()
-
-    os.register_at_fork(after_in_child=call)

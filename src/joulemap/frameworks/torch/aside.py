@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

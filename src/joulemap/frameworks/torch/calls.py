@@ -17,7 +17,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 
 class _Thread(threading.local):

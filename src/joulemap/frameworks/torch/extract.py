@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
-SHAPED = "cpu_op"
 _ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "start_thread_id", "fwd_thread_id", "sequence_nr")
 
 

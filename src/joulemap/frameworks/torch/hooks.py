@@ -10,7 +10,7 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.steps import StepFinder
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 
 class Removals:

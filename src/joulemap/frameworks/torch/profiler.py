@@ -17,7 +17,7 @@ from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.quiet import Silence, without_first_line
 from joulemap.frameworks.torch.residue import Residue
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 _TEARDOWN = "TEARDOWN_CUPTI"
 _GRAPHS = (

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from joulemap.frameworks.torch.watch import Watch
+from joulemap.frameworks.watch import Watch
 
 TRAIN, INFERENCE = "train", "inference"
 _NONE, _PENDING = "", "pending"

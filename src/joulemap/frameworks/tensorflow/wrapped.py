@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from joulemap.frameworks.patches import Patches as Patches
 from joulemap.frameworks.tensorflow.watch import Watch
 
 

@@ -1,7 +1,9 @@
-"""What all hooks share: whether they do anything, whom they tell, and what went wrong in them."""
+"""What an adapter's hooks share: whether they do anything, whom they tell, and what went wrong in them."""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,22 +30,37 @@ class Nobody:
 class Watch:
     """Switched off, every hook does nothing: after ``detach``, and in a forked child."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
         self.on = True
         self.steps: StepListener = Nobody()
         self.problems: list[str] = []
 
-    def attempt(self, hook: Callable[..., Result], /, *args: Any) -> Result | None:
+    def attempt(self, hook: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result | None:
         """Call a hook of ours; the program does not notice if it fails, and it is noted once."""
         if not self.on:
             return None
         try:
-            return hook(*args)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the program's
-            self.note(f"A hook into PyTorch failed ({hook.__name__}): {type(error).__name__}: {error}")
+            return hook(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - a framework's insides may be other than we know them
+            self.note(
+                f"A hook into {self.framework} failed ({hook.__name__}): {type(error).__name__}: {error}"
+            )
             return None
 
     def note(self, problem: str) -> None:
         """Keep a sentence for whoever reads the recording."""
         if problem not in self.problems and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(problem)
+
+
+def call_in_children(method: Callable[[], None]) -> None:
+    """Call a method after every fork from now on, as long as its object lives; that cannot be taken back."""
+    held = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = held()
+        if alive is not None:
+            alive()
+
+    os.register_at_fork(after_in_child=call)
