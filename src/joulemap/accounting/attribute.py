@@ -16,7 +16,7 @@ The rules differ in one thing, the density of the energy inside one sensor inter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -48,17 +48,20 @@ def attribute(
     window_ns: tuple[int, int] | None = None,
     shares: Mapping[str, ProcessShares] | None = None,
     weights: ArrayLike | None = None,
-    idle_weight: float | None = None,
+    idle_weight: float | Mapping[str, float] | None = None,
+    cost_rms: ArrayLike | None = None,
 ) -> Footprint:
     """Account the energy of every domain to the events of its device.
 
     ``window_ns`` is the recording: energy before and after it is *outside*. ``shares`` gives the
     program's part of a domain that other processes use too. ``weights`` is one positive number per
-    event; the ``calibrated`` rule takes it, and ``idle_weight``, in watts.
+    event; the ``calibrated`` rule takes it, and ``idle_weight``, in watts. Where ``idle_weight`` is by
+    device, devices without one are shared by time. ``cost_rms`` says how far off each event's weight may be
+    (relative, as an rms), NaN where the weight was not calibrated.
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
     counted = _roots_only(traces)
-    weighting = _Weighting.of(rule, weights, idle_weight, len(events))
+    weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
     step_of = StepOf(_step_of_event(events, steps), steps)
     _check_window(window_ns)
     _check_shares(shares, traces)
@@ -66,38 +69,66 @@ def attribute(
     for device in dict.fromkeys(trace.domain.device for trace in counted):
         fed = [trace for trace in counted if trace.domain.device == device]
         sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
-        footprints += _account_device(events, step_of, weighting, Device.parse(device), fed, sort)
+        where = Device.parse(device)
+        footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
     if not footprints:
         return Footprint.empty(rule, warnings)
-    return Footprint.joined(footprints, warnings).check()
+    return replace(Footprint.joined(footprints, warnings), rule=rule).check()
 
 
 @dataclass(frozen=True, eq=False)
 class _Weighting:
-    """The rule, with its weights checked; ``idle_weight`` only for the calibrated rule."""
+    """The rule, with its weights checked; ``idle_weight`` (of any device, or by device) only for the
+    calibrated rule."""
 
     rule: Rule
     weights: Float64 | None
-    idle_weight: float | None
+    idle_weight: float | Mapping[str, float] | None
+    cost_rms: Float64 | None
 
     @classmethod
-    def of(cls, rule: Rule, weights: ArrayLike | None, idle_weight: float | None, count: int) -> _Weighting:
+    def of(
+        cls,
+        rule: Rule,
+        weights: ArrayLike | None,
+        idle_weight: float | Mapping[str, float] | None,
+        cost_rms: ArrayLike | None,
+        count: int,
+    ) -> _Weighting:
         if rule not in RULES:
             raise InputError(f"There is no rule {rule!r}.", f"Rules are {', '.join(RULES)}.")
-        column = None if weights is None else np.asarray(weights, np.float64)
-        if column is not None and len(column) != count:
-            raise InputError(f"{count} events need {count} weights, not {len(column)}.")
+        column = _a_number_each(weights, "weights", count)
         if column is not None and not (np.isfinite(column) & (column > 0)).all():
             raise InputError(
                 "Weights must be positive numbers.", "Where nothing is known of an event, it weighs 1."
             )
-        if rule == "calibrated" and not (idle_weight is not None and 0 < idle_weight < np.inf):
+        if rule != "calibrated":
+            return cls(rule, column, None, None)
+        idle = idle_weight.values() if isinstance(idle_weight, Mapping) else [idle_weight]
+        if not all(one is not None and 0 < one < np.inf for one in idle):
             raise InputError(
                 "The calibrated rule needs the weight of idle time (idle_weight).",
                 "It is the device's idle power, in the unit of the weights.",
             )
-        return cls(rule, column, idle_weight if rule == "calibrated" else None)
+        rms = np.zeros(count) if cost_rms is None else cost_rms
+        return cls(rule, column, idle_weight, _a_number_each(rms, "cost_rms", count))
+
+    def on(self, device: Device) -> _Weighting:
+        """For one device: one that was not calibrated is shared by time."""
+        if not isinstance(self.idle_weight, Mapping):
+            return self
+        idle_w = self.idle_weight.get(str(device))
+        if idle_w is None:
+            return _Weighting("exact", None, None, None)
+        return _Weighting(self.rule, self.weights, idle_w, self.cost_rms)
+
+
+def _a_number_each(values: ArrayLike | None, what: str, count: int) -> Float64 | None:
+    column = None if values is None else np.asarray(values, np.float64)
+    if column is not None and len(column) != count:
+        raise InputError(f"{count} events need {count} {what}, not {len(column)}.")
+    return column
 
 
 def _roots_only(traces: list[PowerTrace]) -> list[PowerTrace]:
@@ -155,7 +186,7 @@ def _account_device(
     lasting = events.end_ns[rows.event] > events.start_ns[rows.event]
     actors = _actors(events, rows.event, None if lasting.all() else lasting, weighting)
     density = None
-    if weighting.idle_weight is not None:
+    if isinstance(weighting.idle_weight, float | int):
         density = partial(modelled, actors, idle_weight=weighting.idle_weight)
     supplies = [sort(trace, density=density) for trace in traces]
     shared, active_s = _share(actors, supplies, _step_marks(step_of.steps), weighting)
@@ -170,9 +201,10 @@ def _account_device(
         return everyone
 
     active_s = per_event(active_s)
+    cost_rms = None if weighting.cost_rms is None else weighting.cost_rms[rows.event]
     footprints = []
     for one, (energy, seconds) in zip(supplies, shared, strict=True):
-        charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s)
+        charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s, cost_rms)
         footprints.append(domain_footprint(rows, step_of, one, energy, seconds, charges, weighting.rule))
     return footprints
 
@@ -228,12 +260,12 @@ def _share(
     seconds = [one.seconds for one in supplies]
     if weighting.rule == "recency":
         shared, active_s = walk(actors, energy + seconds, marks)
-    elif weighting.idle_weight is None:
-        shared, active_s = share_out(actors, energy + seconds, marks)
-    else:
+    elif isinstance(weighting.idle_weight, float | int):
         by_weight, _ = share_out(actors, energy, marks, weighting.idle_weight)
         by_time, active_s = share_out(actors, seconds, marks)
         shared = by_weight + by_time
+    else:
+        shared, active_s = share_out(actors, energy + seconds, marks)
     count = len(supplies)
     return list(zip(shared[:count], shared[count:], strict=True)), active_s
 

@@ -77,7 +77,8 @@ class Footprint:
     ``share_s`` is the part of the domain's time that fell to the row (it divides a second between what
     is active in it), ``active_s`` the time its executions took, ``projected_j`` the part of its energy
     that comes from untraced steps, ``block_j`` its gross energy by block of steps, ``baseline_j`` what a net
-    footprint has taken off.
+    footprint has taken off, ``calibrated_j`` the part of its energy that was shared by calibrated costs and
+    ``cost_rms_j`` how far off those may make it.
     """
 
     name: Labels
@@ -88,6 +89,7 @@ class Footprint:
     energy_j: Float64
     projected_j: Float64
     baseline_j: Float64
+    calibrated_j: Float64
     share_s: Float64
     active_s: Float64
     calls: Float64
@@ -95,6 +97,7 @@ class Footprint:
     last_ns: Int64
     block_j: Float64
     meter_rms_j: Float64
+    cost_rms_j: Float64
     blocks: Blocks
     accounts: tuple[Account, ...]
     rule: str = "exact"
@@ -105,7 +108,7 @@ class Footprint:
         """Nothing was measured: no rows, no accounts."""
         no_words, nothing, never = Labels.of((), 0), np.zeros(0), np.zeros(0, np.int64)
         columns: dict[str, Any] = dict.fromkeys(_LABELS, no_words)
-        columns |= dict.fromkeys((*_SUMMED, "meter_rms_j"), nothing) | {"block_j": np.zeros((0, 0))}
+        columns |= dict.fromkeys((*_SUMMED, *_RMS), nothing) | {"block_j": np.zeros((0, 0))}
         columns |= dict.fromkeys(("first_ns", "last_ns"), never)
         return cls(**columns, blocks=Blocks.of(None), accounts=(), rule=rule, warnings=tuple(warnings))
 
@@ -116,7 +119,7 @@ class Footprint:
         columns: dict[str, Any] = {
             column: Labels.joined([getattr(one, column) for one in footprints]) for column in _LABELS
         }
-        for column in (*_SUMMED, "first_ns", "last_ns", "meter_rms_j"):
+        for column in (*_SUMMED, "first_ns", "last_ns", *_RMS):
             columns[column] = np.concatenate([getattr(one, column) for one in footprints])
         accounts = tuple(account for one in footprints for account in one.accounts)
         return replace(first, **columns, accounts=accounts, warnings=tuple(warnings))
@@ -154,7 +157,9 @@ class Footprint:
 
     @cached_property
     def _intervals(self) -> tuple[Float64, Float64]:
-        return intervals(self.energy_j, self.block_j, self.blocks, self.meter_rms_j)
+        return intervals(
+            self.energy_j, self.block_j, self.blocks, np.hypot(self.meter_rms_j, self.cost_rms_j)
+        )
 
     @cached_property
     def has_spread(self) -> NDArray[np.bool_]:
@@ -163,14 +168,16 @@ class Footprint:
 
     @cached_property
     def provenance(self) -> list[Provenance]:
-        """The weakest word that is true of each row."""
+        """What is true of each row: estimated where its meter is; else calibrated where most of its energy
+        was shared by costs that were; else projected where untraced steps are in it."""
         estimated = {a.domain.name for a in self.accounts if a.domain.provenance == "estimated"}
-        shared: Provenance = "calibrated" if self.rule == "calibrated" else "apportioned"
-        weak = [word in estimated or (word == EVERY and bool(estimated)) for word in self.domain.words]
-        return [
-            "estimated" if weak[code] else "projected" if projected > 0 else shared
-            for code, projected in zip(self.domain.codes.tolist(), self.projected_j.tolist(), strict=True)
-        ]
+        weak = np.array([one in estimated or (one == EVERY and bool(estimated)) for one in self.domain.words])
+        gross_j = self.energy_j + self.baseline_j
+        words: list[Provenance] = ["apportioned", "projected", "calibrated", "estimated"]
+        level = np.where(self.projected_j > 0, 1, 0)
+        level[(self.calibrated_j > 0) & (self.calibrated_j >= gross_j / 2)] = 2
+        level[weak[self.domain.codes] if len(self) else []] = 3
+        return [words[one] for one in level.tolist()]
 
     def check(self) -> Footprint:
         """Raise ``ConservationError`` unless every domain adds up; return self, so that it can be chained."""
@@ -282,7 +289,7 @@ class Footprint:
 
     def take(self, rows: NDArray[np.bool_]) -> Footprint:
         """Some of the rows; the accounts stay those of all."""
-        columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", "meter_rms_j")
+        columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", *_RMS)
         taken = {column: getattr(self, column)[rows] for column in columns}
         return replace(self, **taken | {"name": taken["name"].used(), "op": taken["op"].used()})
 
@@ -320,8 +327,9 @@ class Footprint:
             columns[column] = together(row, getattr(self, column), count)
         columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
         np.add.at(columns["block_j"], row, self.block_j)
-        meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
-        return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
+        for column in _RMS:
+            columns[column] = np.sqrt(sums_by(row, getattr(self, column) ** 2, count))
+        return replace(self, **columns, first_ns=first, last_ns=last)
 
     def with_meter_resolution(self) -> Footprint:
         """The meter's part of the uncertainty, from each row's energy and the span it is spread over.
@@ -355,4 +363,6 @@ def _common(label: Labels, row: Int64, count: int) -> Labels:
 
 _LABELS = ("name", "op", "phase", "device", "domain")
 _TIMES = ("share_s", "active_s", "calls")
-_SUMMED = ("energy_j", "projected_j", "baseline_j", "share_s", "active_s", "calls", "block_j")
+_SUMMED = ("energy_j", "projected_j", "baseline_j", "calibrated_j", *_TIMES, "block_j")
+_RMS = ("meter_rms_j", "cost_rms_j")
+"""What adds as squares."""

@@ -111,11 +111,23 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Charges:
-    """What each event got: joules and seconds of the domain, and its own time in its lane."""
+    """What each event got: joules and seconds of the domain, and its own time in its lane; and how far off
+    the cost may be that it weighed by (relative, as an rms; NaN for one that was not calibrated)."""
 
     energy_j: Float64
     share_s: Float64
     active_s: Float64
+    cost_rms: Float64 | None = None
+
+    @property
+    def calibrated_j(self) -> Float64 | None:
+        """The energy of calibrated events; None where there are none."""
+        return None if self.cost_rms is None else np.where(np.isnan(self.cost_rms), 0.0, self.energy_j)
+
+    @property
+    def cost_rms_j(self) -> Float64 | None:
+        """How far off it may be: executions of one operation are all off together."""
+        return None if self.cost_rms is None else np.nan_to_num(self.cost_rms) * self.energy_j
 
 
 def domain_footprint(
@@ -175,6 +187,7 @@ def _placed(
         energy_j=rows.total(charges.energy_j) + projected_j,
         projected_j=projected_j,
         baseline_j=np.zeros(count),
+        calibrated_j=_with_more(rows, charges.calibrated_j, more_j),
         share_s=rows.total(charges.share_s) + _more(rows, charges.share_s, more_s),
         active_s=rows.total(charges.active_s) + _more(rows, charges.active_s, more_s),
         calls=rows.executions() + (0.0 if more_calls is None else rows.executions(more_calls)),
@@ -182,6 +195,7 @@ def _placed(
         last_ns=rows.last_ns,
         block_j=_block_energy(rows, step_of, step, charges.energy_j, more_j),
         meter_rms_j=np.zeros(count),
+        cost_rms_j=_with_more(rows, charges.cost_rms_j, more_j),
         blocks=step_of.blocks,
         accounts=(account,),
         rule=rule,
@@ -190,6 +204,11 @@ def _placed(
 
 def _more(rows: Rows, amounts: Float64, ratio: Float64 | None) -> Float64 | float:
     return 0.0 if ratio is None else rows.total(amounts, ratio)
+
+
+def _with_more(rows: Rows, amounts: Float64 | None, ratio: Float64 | None) -> Float64:
+    """Amounts by row, the projected ones with them; nothing where there are none."""
+    return np.zeros(len(rows)) if amounts is None else rows.total(amounts) + _more(rows, amounts, ratio)
 
 
 def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
@@ -205,6 +224,7 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
         energy_j=one * extra.unplaced_j,
         projected_j=np.zeros(1),
         baseline_j=np.zeros(1),
+        calibrated_j=np.zeros(1),
         share_s=one * extra.unplaced_s,
         active_s=one * extra.unplaced_s,
         calls=np.zeros(1),
@@ -212,6 +232,7 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
         last_ns=edges[-1:],
         block_j=np.zeros((1, like.block_j.shape[1])),
         meter_rms_j=np.zeros(1),
+        cost_rms_j=np.zeros(1),
         blocks=like.blocks,
         accounts=(),
         rule=like.rule,
