@@ -132,5 +132,9 @@ def _bootstrap(block_j: Float64, block_steps: NDArray[np.int64]) -> tuple[Float6
 def _small_sample(blocks: int) -> float:
     """Few blocks make a bootstrap too sure of itself: widen it as Student's t does the normal."""
     freedom = blocks - 1
-    student = _STUDENT_975[freedom - 1] if freedom <= len(_STUDENT_975) else _NORMAL_975 + 2.4 / freedom
-    return float(student / _NORMAL_975 * (blocks / freedom) ** 0.5)
+    return float(student_975(freedom) / _NORMAL_975 * (blocks / freedom) ** 0.5)
+
+
+def student_975(freedom: int) -> float:
+    """Student's t at 97.5 %: how many standard errors make a 95 % interval."""
+    return _STUDENT_975[freedom - 1] if freedom <= len(_STUDENT_975) else _NORMAL_975 + 2.4 / freedom
