@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from joulemap.calls.raw import read_calls
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
@@ -73,6 +74,9 @@ def finish(
         if one.program.operations:
             writer.put_program(one.program)
     _put_small(writer, story)
+    calls = read_calls(raw, window_ns[1])
+    if calls is not None:
+        writer.put_calls(calls)
     _put_signatures(writer, traces)
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)

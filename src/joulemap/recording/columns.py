@@ -1,4 +1,4 @@
-"""What is in the tables: events, power, steps and shares as Arrow columns, and back."""
+"""What is in the tables: events, power, steps, shares and calls as Arrow columns, and back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from joulemap.calls.table import Calls, Sites
 from joulemap.devices import Domain
 from joulemap.errors import InputError
 from joulemap.labels import Labels
@@ -24,6 +25,23 @@ _EVENTS = {**_LABELS, **_TIMES, "step": pa.int32()}
 _STEPS = {**_TIMES, "traced": pa.bool_(), "label": _WORDS}
 _POWER = {**_TIMES, "energy_j": pa.float64(), "gap": pa.bool_()}
 _SHARES = {**_TIMES, "share": pa.float64()}
+_CALLS = {
+    "call": pa.int64(),
+    "parent": pa.int64(),
+    "site": pa.int32(),
+    "api": _WORDS,
+    "thread": pa.int64(),
+    **_TIMES,
+    "outcome": _WORDS,
+    "argument_bytes": pa.int64(),
+    "object_bytes": pa.int64(),
+    "shapes": _WORDS,
+    "gate_start_ns": pa.int64(),
+    "gate_outcome": _WORDS,
+    "tail_end_ns": pa.int64(),
+}
+_PLACES = dict.fromkeys(("line", "column", "end_line", "end_column"), pa.int32())
+_SITES = {"site": pa.int32(), "file": _WORDS, **_PLACES, "text": _WORDS, "function": _WORDS}
 
 
 def events_table(events: EventTrace) -> pa.Table:
@@ -77,6 +95,26 @@ def shares_from(table: pa.Table) -> ProcessShares:
     columns = _columns(table, _SHARES)
     edges = np.append(columns["start_ns"], columns["end_ns"][-1:])
     return ProcessShares.from_columns(_about(table.schema)["domain"], edges, columns["share"])
+
+
+def calls_table(calls: Calls) -> pa.Table:
+    """Calls as a table, without the sites they refer to."""
+    return _table(_CALLS, vars(calls))
+
+
+def call_sites_table(sites: Sites) -> pa.Table:
+    """Call sites as a table."""
+    return _table(_SITES, vars(sites))
+
+
+def calls_from(table: pa.Table, sites: Sites) -> Calls:
+    """Calls from their table and that of their sites."""
+    return Calls.from_columns(sites, **_columns(table, _CALLS))
+
+
+def call_sites_from(table: pa.Table) -> Sites:
+    """Call sites from their table."""
+    return Sites.from_columns(**_columns(table, _SITES))
 
 
 def domain_of(schema: pa.Schema) -> Domain:

@@ -14,6 +14,7 @@ from joulemap.recording.files import ARROWS, PARQUET, SUMS, UNFINISHED, beside, 
 
 INFO, BACKUP, PROGRAM = "recording.json", "recording.backup.json", "program.json"
 EVENTS, STEPS = "events", "steps"
+CALLS, CALL_SITES = "calls", "call_sites"
 POWER, PROCESS = "power", "process"
 RAW = "raw"
 """What frameworks and the program have written themselves, until it is understood and becomes tables."""

@@ -11,13 +11,23 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from joulemap.calls.table import Calls
 from joulemap.errors import DamagedRecording, InputError
 from joulemap.processes import ProcessShares
 from joulemap.program import Program
 from joulemap.recording import tables
-from joulemap.recording.columns import events_from, power_from, shares_from, steps_from
+from joulemap.recording.columns import (
+    call_sites_from,
+    calls_from,
+    events_from,
+    power_from,
+    shares_from,
+    steps_from,
+)
 from joulemap.recording.files import ARROWS, PARQUET, is_locked
 from joulemap.recording.folder import (
+    CALL_SITES,
+    CALLS,
     EVENTS,
     INFO,
     POWER,
@@ -87,6 +97,10 @@ class Recording:
         """This program's part of a domain, by the domain's name, where it is known."""
         return self._shares
 
+    def calls(self) -> Calls | None:
+        """The calls of a library's API, or None where they were not metered."""
+        return self._calls
+
     def program(self) -> Program:
         """The structure of the program; empty when it is not known."""
         return self._program
@@ -116,6 +130,12 @@ class Recording:
     @cached_property
     def _shares(self) -> dict[str, ProcessShares]:
         return {shares.domain: shares for shares in self._read_all(PROCESS, shares_from)}
+
+    @cached_property
+    def _calls(self) -> Calls | None:
+        # A call without its site would say nothing, so the two are read together.
+        sites = self._read(CALL_SITES, call_sites_from)
+        return None if sites is None else self._read(CALLS, lambda table: calls_from(table, sites))
 
     @cached_property
     def _program(self) -> Program:

@@ -12,13 +12,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from joulemap.calls.table import Calls
 from joulemap.errors import RecordingError
 from joulemap.processes import ProcessShares
 from joulemap.program import Program
 from joulemap.recording.appender import RecordingAppender
-from joulemap.recording.columns import domain_of, events_table, power_table, shares_table, steps_table
+from joulemap.recording.columns import (
+    call_sites_table,
+    calls_table,
+    domain_of,
+    events_table,
+    power_table,
+    shares_table,
+    steps_table,
+)
 from joulemap.recording.files import ARROWS, PARQUET, replace_bytes, writing
 from joulemap.recording.folder import (
+    CALL_SITES,
+    CALLS,
     EVENTS,
     INFO,
     POWER,
@@ -94,6 +105,11 @@ class RecordingWriter(RecordingAppender):
     def put_shares(self, shares: ProcessShares) -> None:
         """Write all shares of a domain at once, sealed."""
         self._put(f"{PROCESS}/{file_name(shares.domain)}", shares_table(shares))
+
+    def put_calls(self, calls: Calls) -> None:
+        """Write all calls and their sites at once, sealed."""
+        self._put(CALL_SITES, call_sites_table(calls.sites))
+        self._put(CALLS, calls_table(calls))
 
     def put_table(self, name: str, table: pa.Table) -> None:
         """Write a table of another kind at once, sealed."""
