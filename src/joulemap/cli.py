@@ -23,6 +23,7 @@ COMMANDS = {
     "calibrate": "joulemap.commands.calibrate",
     "demo": "joulemap.commands.demo",
     "doctor": "joulemap.commands.doctor",
+    "export": "joulemap.commands.export",
     "import": "joulemap.commands.import_",
     "merge": "joulemap.commands.merge",
     "monitor": "joulemap.commands.monitor",

@@ -60,7 +60,7 @@ def attribute(
     (relative, as an rms), NaN where the weight was not calibrated.
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
-    counted = _roots_only(traces)
+    counted = outermost(traces)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
     step_of = StepOf(_step_of_event(events, steps), steps)
     _check_window(window_ns)
@@ -131,7 +131,8 @@ def _a_number_each(values: ArrayLike | None, what: str, count: int) -> Float64 |
     return column
 
 
-def _roots_only(traces: list[PowerTrace]) -> list[PowerTrace]:
+def outermost(traces: list[PowerTrace]) -> list[PowerTrace]:
+    """The traces that add up: those of domains that are no part of another."""
     names = [trace.domain.name for trace in traces]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -182,9 +183,9 @@ def _account_device(
     sort: Callable[..., Supply],
 ) -> list[Footprint]:
     """The footprints of the domains that feed one device; ``sort`` makes the supply of a power trace."""
-    rows = Rows.of(events, _on(events, device))
+    rows = Rows.of(events, events_on(events, device))
     lasting = events.end_ns[rows.event] > events.start_ns[rows.event]
-    actors = _actors(events, rows.event, None if lasting.all() else lasting, weighting)
+    actors = actors_of(events, rows.event, None if lasting.all() else lasting, weighting.weights)
     density = None
     if isinstance(weighting.idle_weight, float | int):
         density = partial(modelled, actors, idle_weight=weighting.idle_weight)
@@ -209,15 +210,19 @@ def _account_device(
     return footprints
 
 
-def _on(events: EventTrace, device: Device) -> Int64 | slice:
+def events_on(events: EventTrace, device: Device) -> Int64 | slice:
     """The rows of the events that ran on a device."""
     here = np.array([device.runs(Device.parse(word)) for word in events.device.words] or [False])
     return slice(None) if here.all() else np.flatnonzero(here[events.device.codes])
 
 
-def _actors(
-    events: EventTrace, event: Int64 | slice, lasting: NDArray[np.bool_] | None, weighting: _Weighting
+def actors_of(
+    events: EventTrace,
+    event: Int64 | slice,
+    lasting: NDArray[np.bool_] | None = None,
+    weights: Float64 | None = None,
 ) -> Actors:
+    """Those who share: some events, or of these the ``lasting`` ones; alike, or by the ``weights`` of all."""
     if lasting is not None:
         event = np.flatnonzero(lasting) if isinstance(event, slice) else event[lasting]
     kind = events.kind.codes[event]
@@ -230,7 +235,7 @@ def _actors(
         lane=_lanes(events, event),
         kind=kind,
         group=group,
-        weight=None if weighting.weights is None else weighting.weights[event],
+        weight=None if weights is None else weights[event],
     )
 
 
