@@ -1,0 +1,1 @@
+"""Published experiments, run again: one folder a paper, one command a question."""
