@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from studies.fecom import gate, recorded
 from studies.fecom.dataset import ARCHIVE, Dataset, read
 from studies.fecom.net import as_published, by_overlap, has_energy, is_covered
