@@ -33,8 +33,9 @@ FRAMEWORKS = (
     ),
     Framework(
         "torch",
-        ("torch", "torch.utils.data.dataloader", "torch._dynamo"),
+        ("torch", "torch.utils.data.dataloader", "torch._dynamo", "torch._inductor.compile_fx"),
         "joulemap.frameworks.torch.adapter",
         "TorchAdapter",
     ),
+    Framework("jax", ("jax", "flax.nnx"), "joulemap.frameworks.jax.adapter", "JaxAdapter"),
 )

@@ -11,6 +11,7 @@ from joulemap.frameworks.imported import ImportedTrace
 _READERS = {
     "tensorflow": "joulemap.frameworks.tensorflow.raw",
     "torch": "joulemap.frameworks.torch.raw",
+    "jax": "joulemap.frameworks.jax.raw",
 }
 
 

@@ -1,1 +1,1 @@
-"""JAX: what the names in its profiles mean."""
+"""JAX: its live adapter, and the reading of its profiles."""

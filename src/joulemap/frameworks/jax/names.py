@@ -1,4 +1,8 @@
-"""Qualified names and phases from JAX's name stacks, as ``jit(step)/transpose(jvp(layer_0))/dot_general``."""
+"""What JAX's name stacks say: ``jit(step)/transpose(jvp(layer_0))/attention/dot_general``.
+
+A stack has the scopes that the program opened, wrapped in what JAX did to them. The wrappers tell the phase,
+and are no part of a name.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,17 @@ from typing import NamedTuple
 from joulemap.frameworks.imported import UNNAMED
 from joulemap.program import SEPARATOR
 
+OPTIMIZER = "optimizer"
 _WRAPPED = re.compile(r"(?P<by>\w+)\((?P<inner>.*)\)$")
 _FUNCTIONS = frozenset({"jit", "pjit", "pmap", "xmap", "shard_map", "core_call", "named_call"})
-_GLUE = frozenset({"checkpoint", "remat", "rematted_computation", "while", "body", "cond", "closed_call"})
+_GLUE = frozenset(
+    {"checkpoint", "remat", "remat2", "rematted_computation", "closed_call", "shard_map", "xla_pmap"}
+    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "pjit"}
+)
+_LOOP_PARTS = frozenset({"body", "cond"})
+_BRANCH = re.compile(r"branch_\d+_fun")
 _RECOMPUTED = "rematted_computation"
 _TRANSPOSED = "transpose("
-_OPTIMIZER = "optimizer"
 
 
 class Place(NamedTuple):
@@ -23,25 +32,41 @@ class Place(NamedTuple):
     phase: str
 
 
+class Stack(NamedTuple):
+    """The compiled function, the program's own scopes in it, the operation, and the phase."""
+
+    function: str
+    scopes: tuple[str, ...]
+    operation: str
+    phase: str
+
+
 def is_name_stack(op_name: str) -> bool:
     """Whether an operation's name is one of JAX's."""
     return op_name.startswith(tuple(f"{function}(" for function in _FUNCTIONS))
 
 
-def place(op_name: str) -> Place:
-    """The layers are the scopes that the program opened; what JAX wraps around them tells the phase."""
+def read_stack(op_name: str) -> Stack:
+    """What a name stack says."""
     parts = _parts(op_name)
+    function = _WRAPPED.match(parts[0]) if parts else None
     *around, operation = parts or [op_name]
-    layers = [scope for part in around for scope in _scopes(part)]
-    return Place(SEPARATOR.join([*(layers or [UNNAMED]), operation]), _phase(op_name, parts, layers))
+    scopes = _scopes(around)
+    return Stack(function["inner"] if function else "", scopes, operation, _phase(op_name, parts, scopes))
 
 
-def _phase(op_name: str, parts: list[str], layers: list[str]) -> str:
+def place(op_name: str) -> Place:
+    """The qualified name of a stack alone, and its phase."""
+    stack = read_stack(op_name)
+    return Place(SEPARATOR.join([*(stack.scopes or [UNNAMED]), stack.operation]), stack.phase)
+
+
+def _phase(op_name: str, parts: list[str], scopes: tuple[str, ...]) -> str:
     if _RECOMPUTED in parts:
         return "recompute"
     if _TRANSPOSED in op_name:
         return "backward"
-    return "optimizer" if layers[:1] == [_OPTIMIZER] else "forward"
+    return OPTIMIZER if OPTIMIZER in scopes else "forward"
 
 
 def _parts(op_name: str) -> list[str]:
@@ -56,10 +81,37 @@ def _parts(op_name: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _scopes(part: str) -> list[str]:
-    """The program's own scopes in one part of a stack."""
+def _scopes(parts: list[str]) -> tuple[str, ...]:
+    """The program's own scopes. What is computed again for the backward pass repeats the stack from its
+    beginning: ``transpose(jvp(net))/jvp(net)/checkpoint/layer`` is in ``net/layer``."""
+    scopes: list[str] = []
+    for part in parts:
+        inner = _unwrapped(part)
+        if inner != [part] and inner and inner == scopes[: len(inner)]:
+            scopes = inner
+        else:
+            scopes += inner
+    return tuple(_without_glue(scopes))
+
+
+def _unwrapped(part: str) -> list[str]:
+    """The scopes in one part of a stack; none in a function's."""
     while wrapped := _WRAPPED.match(part):
         if wrapped["by"] in _FUNCTIONS:
             return []
         part = wrapped["inner"]
-    return [scope for scope in part.split(SEPARATOR) if scope and scope not in _GLUE]
+    return [scope for scope in part.split(SEPARATOR) if scope]
+
+
+def _without_glue(scopes: list[str]) -> list[str]:
+    """Leave out what loops, branches and recomputing put between the program's scopes."""
+    kept: list[str] = []
+    following = [*scopes, ""][1:]
+    inside = False
+    for scope, after in zip(scopes, following, strict=True):
+        loop = scope == "while" and after in _LOOP_PARTS
+        branch = scope == "cond" and _BRANCH.fullmatch(after) is not None
+        if not (inside or loop or branch or scope in _GLUE):
+            kept.append(scope)
+        inside = not inside and (loop or branch)
+    return kept

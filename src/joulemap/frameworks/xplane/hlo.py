@@ -1,6 +1,6 @@
 """Compiled programs in a profile: what each instruction of an HLO module came from, and what feeds it.
 
-Only the fields that names and dataflow need are read (``hlo.proto`` of XLA).
+Only the fields that names, dataflow and the amount of work need are read (``hlo.proto`` of XLA).
 """
 
 from __future__ import annotations
@@ -13,19 +13,28 @@ from functools import cached_property
 from joulemap.frameworks import wire
 from joulemap.frameworks.wire import Field
 from joulemap.frameworks.xplane.space import METADATA, Space
+from joulemap.frameworks.xplane.stacks import Call, Stacks
 
 _PROTO = "Hlo Proto"
 _MODULE = 1
-_MODULE_NAME, _COMPUTATION, _MODULE_ID = 1, 3, 5
+_MODULE_NAME, _COMPUTATION, _MODULE_ID, _ENTRY_ID, _SCHEDULE, _STACKS = 1, 3, 5, 6, 7, 17
 _INSTRUCTION, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
 _NAME, _OPCODE, _METADATA, _ID, _OPERANDS, _CALLED = 1, 2, 7, 35, 36, 38
-_OP_TYPE, _OP_NAME = 1, 2
+_SHAPE, _WINDOW, _DOT = 3, 15, 30
+_DIMENSIONS, _TUPLE_SHAPES, _WINDOW_DIMENSION, _SIZE, _LEFT_CONTRACTED = 3, 4, 1, 1, 1
+_OP_TYPE, _OP_NAME, _STACK = 1, 2, 15
+_KEY, _VALUE = 1, 2
 _FUSION = "fusion"
 
 
 @dataclass(slots=True)
 class Instruction:
-    """One instruction; ``op_name`` and ``op_type`` are the framework's, empty where XLA made it up."""
+    """One instruction; ``op_name`` and ``op_type`` are the framework's, empty where XLA made it up.
+
+    ``dimensions`` are those of its result, of the first part where that is a tuple; ``contracted`` are the
+    places of the dimensions of its first operand that a product sums over, ``window`` the sizes of what a
+    convolution or a windowed reduction looks at. ``stack`` is the number of the Python stack it was made on.
+    """
 
     name: str = ""
     opcode: str = ""
@@ -34,10 +43,16 @@ class Instruction:
     number: int = 0
     operands: list[int] = field(default_factory=list)
     called: list[int] = field(default_factory=list)
+    dimensions: list[int] = field(default_factory=list)
+    contracted: list[int] = field(default_factory=list)
+    window: list[int] = field(default_factory=list)
+    stack: int = 0
 
 
 @dataclass(slots=True)
-class _Computation:
+class Computation:
+    """Instructions that run together: a program's own, a fusion's inside, a loop's body."""
+
     number: int = 0
     root: int = 0
     instructions: list[Instruction] = field(default_factory=list)
@@ -48,15 +63,17 @@ class Module:
 
     def __init__(self, proto: bytes) -> None:
         self._proto = proto
-        self.name, self.number = "", 0
+        self.name, self.number, self._entry = "", 0, 0
         for part in _inside(proto, _MODULE):
             if part.number == _MODULE_NAME:
                 self.name = wire.text(proto, part)
             elif part.number == _MODULE_ID:
                 self.number = wire.signed(part.value)
+            elif part.number == _ENTRY_ID:
+                self._entry = part.value
 
     @cached_property
-    def _computations(self) -> dict[int, _Computation]:
+    def _computations(self) -> dict[int, Computation]:
         """Read when somebody asks: most programs of a profile did not run while it was made."""
         parts = (part for part in _inside(self._proto, _MODULE) if part.number == _COMPUTATION)
         return {one.number: one for one in (_computation(self._proto, part) for part in parts)}
@@ -64,6 +81,31 @@ class Module:
     @cached_property
     def _instructions(self) -> dict[str, Instruction]:
         return {one.name: one for each in self._computations.values() for one in each.instructions}
+
+    @cached_property
+    def _stacks(self) -> Stacks:
+        parts = [part for part in _inside(self._proto, _MODULE) if part.number == _STACKS]
+        return Stacks.read(self._proto, parts[0]) if parts else Stacks()
+
+    def instruction(self, name: str) -> Instruction | None:
+        """An instruction by its name."""
+        return self._instructions.get(name)
+
+    def called(self, instruction: Instruction) -> list[Computation]:
+        """What an instruction runs: a fusion's inside, a loop's body and its condition."""
+        return [self._computations[one] for one in instruction.called if one in self._computations]
+
+    def calls(self, instruction: Instruction) -> tuple[Call, ...]:
+        """The Python functions that were running where an instruction was made, the innermost first."""
+        return self._stacks.calls(instruction.stack)
+
+    def scheduled(self) -> list[Instruction]:
+        """The program's own instructions in the order they are begun; none where that was not kept."""
+        parts = [part for part in _inside(self._proto, _MODULE) if part.number == _SCHEDULE]
+        order = _sequences(self._proto, parts[0]).get(self._entry, []) if parts else []
+        entry = self._computations.get(self._entry, Computation())
+        by_number = {one.number: one for one in entry.instructions}
+        return [by_number[number] for number in order if number in by_number]
 
     @property
     def op_names(self) -> set[str]:
@@ -76,7 +118,7 @@ class Module:
         instruction = self._instructions.get(name)
         if instruction is None or instruction.op_name:
             return instruction
-        called = [self._computations[one] for one in instruction.called if one in self._computations]
+        called = self.called(instruction)
         inside = [one for computation in called for one in computation.instructions if one.op_name]
         roots = {computation.root for computation in called}
         at_root = [one for one in inside if one.number in roots]
@@ -95,7 +137,7 @@ class Module:
             if computation.number not in fused:
                 yield from self._edges(computation)
 
-    def _edges(self, computation: _Computation) -> Iterator[tuple[str, str]]:
+    def _edges(self, computation: Computation) -> Iterator[tuple[str, str]]:
         """Instructions come after their operands, so one pass suffices."""
         sources: dict[int, frozenset[str]] = {}
         for one in computation.instructions:
@@ -132,8 +174,8 @@ def _inside(proto: bytes, number: int) -> Iterator[Field]:
             yield from wire.fields(proto, part.value, part.end)
 
 
-def _computation(proto: bytes, part: Field) -> _Computation:
-    made = _Computation()
+def _computation(proto: bytes, part: Field) -> Computation:
+    made = Computation()
     for one in wire.fields(proto, part.value, part.end):
         if one.number == _INSTRUCTION:
             made.instructions.append(_instruction(proto, one))
@@ -159,7 +201,50 @@ def _instruction(proto: bytes, part: Field) -> Instruction:
             made.called += wire.numbers(proto, one)
         elif one.number == _METADATA:
             _read_metadata(proto, one, made)
+        else:
+            _read_size(proto, one, made)
     return made
+
+
+def _read_size(proto: bytes, part: Field, made: Instruction) -> None:
+    if part.number == _SHAPE:
+        made.dimensions = _dimensions(proto, part)
+    elif part.number == _DOT:
+        made.contracted = _numbers(proto, part, _LEFT_CONTRACTED)
+    elif part.number == _WINDOW:
+        made.window = _window(proto, part)
+
+
+def _dimensions(proto: bytes, shape: Field) -> list[int]:
+    parts = list(wire.fields(proto, shape.value, shape.end))
+    first = next((part for part in parts if part.number == _TUPLE_SHAPES), None)
+    return _numbers(proto, shape, _DIMENSIONS) if first is None else _dimensions(proto, first)
+
+
+def _numbers(proto: bytes, message: Field, field_number: int) -> list[int]:
+    parts = wire.fields(proto, message.value, message.end)
+    return [number for part in parts if part.number == field_number for number in wire.numbers(proto, part)]
+
+
+def _window(proto: bytes, window: Field) -> list[int]:
+    dimensions = wire.fields(proto, window.value, window.end)
+    return [
+        part.value
+        for dimension in dimensions
+        if dimension.number == _WINDOW_DIMENSION
+        for part in wire.fields(proto, dimension.value, dimension.end)
+        if part.number == _SIZE
+    ]
+
+
+def _sequences(proto: bytes, schedule: Field) -> dict[int, list[int]]:
+    """For each computation, by number, its instructions in order."""
+    sequences = {}
+    for entry in wire.fields(proto, schedule.value, schedule.end):
+        parts = {part.number: part for part in wire.fields(proto, entry.value, entry.end)}
+        if _KEY in parts and _VALUE in parts:
+            sequences[parts[_KEY].value] = _numbers(proto, parts[_VALUE], 1)
+    return sequences
 
 
 def _read_metadata(proto: bytes, part: Field, made: Instruction) -> None:
@@ -169,3 +254,5 @@ def _read_metadata(proto: bytes, part: Field, made: Instruction) -> None:
             made.op_type = wire.text(proto, one)
         elif one.number == _OP_NAME:
             made.op_name = wire.text(proto, one).partition(";")[0]
+        elif one.number == _STACK:
+            made.stack = one.value

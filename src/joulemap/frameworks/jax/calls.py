@@ -1,0 +1,161 @@
+"""Calls of compiled functions, heard of where JAX itself has a hook for them.
+
+``jax.jit`` gives an object in C++ that runs a known call without any Python. After each such call it calls a
+*post hook*, if one is set (JAX looks for NaNs there). A call that it does not know, or that has effects, goes
+through a function of Python. So nothing that the program holds is wrapped or replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from joulemap.frameworks.jax.steps import StepFinder
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.watch import Watch
+
+_COMPILING = "/jax/core/compile/backend_compile"
+_LIBRARY = "jax"
+
+
+class Calls:
+    """Listens to every compiled function, and to the compiler."""
+
+    def __init__(self, watch: Watch, finder: StepFinder) -> None:
+        self._watch, self._finder = watch, finder
+        self._hook_state: _PostHook | None = None
+
+    def hook(self, patches: Patches) -> None:
+        """Listen."""
+        for hook in (self._known_calls, self._other_calls, self._compiled_ahead, self._annotations):
+            self._watch.attempt(hook, patches)
+        self._watch.attempt(self._compilations)
+
+    def unhook(self) -> None:
+        """Listen no more."""
+        from jax import monitoring
+
+        if self._hook_state is not None:
+            self._hook_state.leave()
+        self._watch.attempt(monitoring.unregister_event_duration_listener, self._compiled)
+
+    def _known_calls(self, patches: Patches) -> None:
+        from jax._src import api
+
+        watch, called = self._watch, self._finder.called
+
+        def hook(function: Any, _: Any, __: Any, results: Any) -> None:
+            said = vars(function)
+            name = said.get("__name__")
+            if name is not None and not _is_library(said.get("__module__")):
+                watch.attempt(called, name, results)
+
+        self._hook_state = _PostHook(api._post_hook_state, hook)
+        patches.put(api, "_post_hook_state", self._hook_state)
+
+    def _other_calls(self, patches: Patches) -> None:
+        from jax._src import core, pjit
+
+        watch, called = self._watch, self._finder.called
+        original = pjit._run_python_pjit
+
+        def hook(function: Any, results: Any) -> None:
+            if core.trace_state_clean() and not _is_library(function.__module__):
+                called(pjit.fun_name(function), results)
+
+        def run(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
+            done = original(p, args_flat, fun, args, kwargs)
+            watch.attempt(hook, fun, done[0])
+            return done
+
+        patches.put(pjit, "_run_python_pjit", run)
+
+    def _compiled_ahead(self, patches: Patches) -> None:
+        """Functions that the program compiled itself (``lower(…).compile()``) are called without a name."""
+        from jax._src.interpreters import pxla
+
+        original = pxla.MeshExecutable.create_cpp_call
+
+        def create(executable: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(executable, *args, **kwargs)
+            self._watch.attempt(_name, made, executable)
+            return made
+
+        patches.put(pxla.MeshExecutable, "create_cpp_call", create)
+
+    def _annotations(self, patches: Patches) -> None:
+        """Steps that the program marks for the profiler."""
+        from jax._src.profiler import StepTraceAnnotation
+
+        make, enter, leave = (
+            StepTraceAnnotation.__init__,
+            StepTraceAnnotation.__enter__,
+            StepTraceAnnotation.__exit__,
+        )
+
+        def made(annotation: Any, name: str, **kwargs: Any) -> None:
+            make(annotation, name, **kwargs)
+            annotation._step = name
+
+        def entered(annotation: Any) -> Any:
+            self._watch.attempt(self._finder.mark_begins, vars(annotation).get("_step", "step"))
+            return enter(annotation)
+
+        def left(annotation: Any, *error: Any) -> Any:
+            result = leave(annotation, *error)
+            self._watch.attempt(self._finder.mark_ends)
+            return result
+
+        for name, ours in (("__init__", made), ("__enter__", entered), ("__exit__", left)):
+            patches.put(StepTraceAnnotation, name, ours)
+
+    def _compilations(self) -> None:
+        from jax import monitoring
+
+        monitoring.register_event_duration_secs_listener(self._compiled)
+
+    def _compiled(self, event: str, _: float, **__: Any) -> None:
+        if event.startswith(_COMPILING):
+            self._watch.attempt(self._watch.steps.compiled)
+
+
+class _PostHook:
+    """JAX's state of the hook, with ours before whichever it sets; ``leave`` is for good."""
+
+    def __init__(self, real: Any, ours: Callable[..., None]) -> None:
+        self._real, self._ours = real, ours
+        self._theirs: Callable[..., None] | None = real.get_global()
+        self.set_global(self._theirs)
+
+    def set_global(self, theirs: Callable[..., None] | None) -> None:
+        """The program looks for NaNs from now on, or no more."""
+        self._theirs = theirs
+        self._real.set_global(self._both(theirs))
+
+    def set_local(self, theirs: Callable[..., None] | None) -> None:
+        """It does so on this thread."""
+        self._real.set_local(self._both(theirs))
+
+    def leave(self) -> None:
+        """As it would be without us; a thread that has its own keeps ours, which does nothing."""
+        self._real.set_global(self._theirs)
+
+    def _both(self, theirs: Callable[..., None] | None) -> Callable[..., None]:
+        if theirs is None:
+            return self._ours
+        ours, other = self._ours, theirs
+
+        def hook(*call: Any) -> None:
+            ours(*call)
+            other(*call)
+
+        return hook
+
+
+def _is_library(module: Any) -> bool:
+    """Whether a function is one of JAX's own: every operation outside ``jit`` is a compiled function too."""
+    return module == _LIBRARY or str(module).startswith(f"{_LIBRARY}.")
+
+
+def _name(compiled: Any, executable: Any) -> None:
+    vars(compiled).setdefault("__name__", executable.unsafe_call.name.removeprefix("jit_"))

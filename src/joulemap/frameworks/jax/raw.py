@@ -1,0 +1,17 @@
+"""What the live adapter left behind, read after the program has ended: profiles of some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from joulemap.frameworks.imported import ImportedTrace
+from joulemap.frameworks.jax.profiles import read_profiles
+
+PROFILES = "*.xplane.pb"
+
+
+def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> ImportedTrace:
+    """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
+    files = sorted(folder.rglob(PROFILES), key=lambda path: (len(path.parent.name), path.parent.name))
+    return read_profiles(files, progress)

@@ -1,0 +1,98 @@
+"""Where a program's steps lie, found from the calls of its compiled functions.
+
+JAX computes asynchronously: a call returns before its result is there. So a step of a function lasts from the
+return of the call before it to its own return, and steps follow each other without a gap: what is computed
+for one while the next is prepared is in one of them. While a session is open every call waits for its result,
+so that a traced step has its own work in it, and no other's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from joulemap.frameworks.watch import Watch
+
+NAMES = {
+    "one_train_step": "train",
+    "multi_train_steps": "train",
+    "one_test_step": "test",
+    "multi_test_steps": "test",
+    "one_predict_step": "predict",
+    "multi_predict_steps": "predict",
+}
+"""What Keras calls the functions that it makes of a step, where another name says more."""
+
+_PAUSE_S, _PAUSE_STEPS, _FORGETS = 1.0, 64, 0.05
+"""A step that takes longer than a second, and than so many usual ones, was a pause: JAX lets a program call
+ahead of the results by half as many."""
+
+
+class _Thread(threading.local):
+    """The step of ours that is open on a thread, if any: since when, and after which function."""
+
+    open = False
+    since_s = 0.0
+    last = ""
+    usual_s: float | None = None
+
+
+class StepFinder:
+    """Told of calls by hooks, tells a ``StepListener`` of steps."""
+
+    def __init__(self, watch: Watch, is_tracing: Callable[[], bool], wait_for: Callable[[Any], None]) -> None:
+        self._watch, self._is_tracing, self._wait_for = watch, is_tracing, wait_for
+        self._thread = _Thread()
+        self._after: dict[str, str] = {}
+        self._marked = False
+
+    def called(self, function: str, results: Any) -> None:
+        """A compiled function of the program was called by none, and has returned."""
+        thread, steps = self._thread, self._watch.steps
+        if self._is_tracing():
+            self._wait_for(results)
+        label = NAMES.get(function, function)
+        if thread.open:
+            self._close(label)
+        if steps.is_open():
+            self._marked = True  # the program marks its steps itself, and is taken at its word
+        elif not self._marked:
+            self._open(label)
+
+    def mark_begins(self, label: str) -> None:
+        """The program itself says that a step begins."""
+        self._marked = True
+        if self._thread.open:
+            self._thread.open = False
+            self._watch.steps.cancel()
+        self._watch.steps.begin(label)
+
+    def mark_ends(self) -> None:
+        """It says that it ends."""
+        self._watch.steps.end()
+
+    def _open(self, label: str) -> None:
+        """Open the next step, as what came after such a call the last time."""
+        thread, steps = self._thread, self._watch.steps
+        thread.last, thread.since_s = label, time.monotonic()
+        steps.begin(self._after.get(label, label))
+        thread.open = steps.is_open()
+
+    def _close(self, label: str) -> None:
+        thread, steps = self._thread, self._watch.steps
+        thread.open = False
+        took_s = time.monotonic() - thread.since_s
+        if self._is_pause(took_s):
+            steps.cancel()
+            return
+        usual_s = thread.usual_s
+        thread.usual_s = took_s if usual_s is None else usual_s + _FORGETS * (took_s - usual_s)
+        self._after[thread.last] = label
+        steps.rename(label)
+        steps.end()
+
+    def _is_pause(self, took_s: float) -> bool:
+        usual_s = self._thread.usual_s
+        return usual_s is not None and took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s)
