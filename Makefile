@@ -28,6 +28,7 @@ demo: $(READY) $(GENERATED)  ## Train a small BERT for about a minute and show w
 	$(BIN)/joulemap demo
 
 test: $(READY) $(GENERATED)  ## Run the tests, with coverage
+	@sh scripts/chromium.sh
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
 lint: $(READY) $(GENERATED)  ## Check style, types and the direction of imports

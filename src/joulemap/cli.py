@@ -27,6 +27,7 @@ COMMANDS = {
     "import": "joulemap.commands.import_",
     "merge": "joulemap.commands.merge",
     "monitor": "joulemap.commands.monitor",
+    "report": "joulemap.commands.report",
     "run": "joulemap.commands.run",
     "show": "joulemap.commands.show",
 }

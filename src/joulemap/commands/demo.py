@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from joulemap.commands.output import console, new_path, progress
+from joulemap.commands.report import write
 from joulemap.commands.show import show, show_options
 from joulemap.errors import JoulemapError
 
@@ -84,7 +85,11 @@ def _train(example: Path, steps: int, path: Path, options: dict[str, Any]) -> No
     if not (options["as_json"] or options["as_csv"]):
         console().print("\nThe ten most expensive tensors, layers of a kind together:\n")
         show(load(path), by="tensor", summarised=True, top=10, brief=True)
-        _what_next(f"The recording is {path}.", f"joulemap show {path}", _MORE)
+        page = path.with_suffix(".html")
+        write(page, [path])
+        _what_next(
+            f"The recording is {path}, and the page to look at {page}.", f"joulemap show {path}", _MORE
+        )
 
 
 def _show_recorded(salvage: bool, options: dict[str, Any]) -> None:
@@ -94,6 +99,7 @@ def _show_recorded(salvage: bool, options: dict[str, Any]) -> None:
         show(load(path, salvage=salvage), **options)
         if not (options["as_json"] or options["as_csv"]):
             _what_next(f"The recording is in {path}.", "joulemap demo --recorded", _MORE_RECORDED)
+            console().print(f"  joulemap report {path}", soft_wrap=True, markup=False)
 
 
 def _what_next(where: str, again: str, more: tuple[str, ...]) -> None:

@@ -133,6 +133,7 @@ def _summarise(path: Path) -> None:
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
     for more in ("", " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
+    out.print(f"  joulemap report {path}", soft_wrap=True, markup=False)
 
 
 def _say_merge(rank: Rank, path: Path, quiet: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulemap.views.question import By
     from joulemap.views.table import Heading
 
-BYS = ("module", "tensor", "op", "phase", "device", "step", "region")
+BYS = ("module", "tensor", "op", "phase", "device", "step", "region", "call")
 RULES = ("exact", "recency")
 
 _OPTIONS = (
@@ -63,19 +63,43 @@ def show_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("show")
-@click.argument("recording", type=click.Path(path_type=Path), metavar="REC")
+@click.argument("recordings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REC...")
 @show_options
-def command(recording: Path, salvage: bool, **options: Any) -> None:
-    """Show where a recording's energy went.
+def command(recordings: tuple[Path, ...], salvage: bool, **options: Any) -> None:
+    """Show where a recording's energy went; of several runs, the energy of their calls.
 
     \b
     joulemap show run.joulemap                      the tree of modules
     joulemap show run.joulemap --by op --top 10     the ten most expensive operations
     joulemap show run.joulemap --summarised         all layers as one
+    joulemap show run.joulemap --by call            the calls of a library, as joulemap run --calls records
     """
     from joulemap.api import load
 
-    show(load(recording, salvage=salvage), **options)
+    opened = [load(path, salvage=salvage) for path in recordings]
+    if len(opened) > 1 and options["by"] != "call":
+        raise InputError(
+            "Several recordings are shown by call only.", "Compare two of them with joulemap compare."
+        )
+    if options["by"] == "call":
+        _by_call(opened, **options)
+    else:
+        show(opened[0], **options)
+
+
+def _by_call(recordings: Sequence[Recording], **options: Any) -> None:
+    """Calls are stretches of time: what asks for layers or power does not apply to them."""
+    from joulemap.commands.show_calls import show_calls
+
+    for name in ("summarised", "names", "power"):
+        if options[name]:
+            raise InputError(
+                "Calls have no layers and no power footprint.", f"Leave out --{name.rstrip('s')}."
+            )
+    if options["as_json"] and options["as_csv"]:
+        raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
+    wanted = ("depth", "top", "net", "baseline", "as_json", "as_csv")
+    show_calls(recordings, **{name: options[name] for name in wanted})
 
 
 def show(
@@ -103,7 +127,7 @@ def show(
     from joulemap.views.table import render
 
     footprint = account(recording, rule)
-    baseline_w = _baseline(recording, footprint, baseline) if net or baseline else None
+    baseline_w = baselines(recording, footprint, baseline) if net or baseline else None
     named = _regions(recording) if by == "region" else ()
     question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w, named)
     if as_json and as_csv:
@@ -141,8 +165,21 @@ def _heading(recording: Recording) -> Heading:
     return Heading(recording.path.name, facts)
 
 
-def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float]:
+def baselines(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float]:
     """The idle power of each domain: as given, else as the recording's quiet time shows."""
+    watts = given_baselines(given)
+    unknown = watts.keys() - {account.domain.name for account in footprint.accounts}
+    if unknown:
+        known = ", ".join(account.domain.name for account in footprint.accounts)
+        raise InputError(f"This recording has no domain {unknown.pop()!r}.", f"It has {known or 'none'}.")
+    for trace in recording.power():
+        if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
+            watts[trace.domain.name] = _idle_power(recording, trace)
+    return watts
+
+
+def given_baselines(given: Sequence[str]) -> dict[str, float]:
+    """``GPU:0=122W`` and its like, as watts by domain."""
     from joulemap.units import parse
 
     watts = {}
@@ -151,13 +188,6 @@ def _baseline(recording: Recording, footprint: Footprint, given: Sequence[str]) 
         if not equals:
             raise InputError(f"{spec!r} is not a baseline.", "Write it like GPU:0=122W.")
         watts[name] = parse(power, "W")
-    unknown = watts.keys() - {account.domain.name for account in footprint.accounts}
-    if unknown:
-        known = ", ".join(account.domain.name for account in footprint.accounts)
-        raise InputError(f"This recording has no domain {unknown.pop()!r}.", f"It has {known or 'none'}.")
-    for trace in recording.power():
-        if trace.domain.name in {account.domain.name for account in footprint.accounts} - watts.keys():
-            watts[trace.domain.name] = _idle_power(recording, trace)
     return watts
 
 

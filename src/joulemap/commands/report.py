@@ -1,0 +1,124 @@
+"""``joulemap report``: a recording as one page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulemap.commands.output import console, progress
+from joulemap.commands.show import RULES, baselines
+from joulemap.errors import InputError
+
+if TYPE_CHECKING:
+    from joulemap.accounting import Footprint, Rule
+    from joulemap.recording import Recording
+
+
+@click.command("report")
+@click.argument(
+    "recordings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REC [REC]..."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The page; REC's name by default."
+)
+@click.option("--overwrite", is_flag=True, help="Replace the page if it exists.")
+@click.option(
+    "--intensity", metavar="G", help="Grams of CO2e for a kWh where this ran; without it, none are shown."
+)
+@click.option(
+    "--baseline", multiple=True, metavar="DOMAIN=WATTS", help="Idle power (GPU:0=122W), for net energy."
+)
+@click.option(
+    "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
+)
+@click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording.")
+def command(
+    recordings: Sequence[Path],
+    output: Path | None,
+    overwrite: bool,
+    intensity: str | None,
+    baseline: Sequence[str],
+    rule: Rule,
+    salvage: bool,
+) -> None:
+    """Make one page of a recording, to look at in a browser: no network, nothing beside the file.
+
+    \b
+    joulemap report run.joulemap -o report.html
+    joulemap report run.joulemap --intensity 380      with CO2e, at 380 g/kWh
+    joulemap report a.joulemap b.joulemap             several beside each other
+    """
+    path = output or Path(f"{recordings[0].name.removesuffix('.joulemap')}.html")
+    grams = _grams(intensity)
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists.", "Choose another with -o, or replace it with --overwrite.")
+    write(path, recordings, intensity_g_per_kwh=grams, baseline=baseline, rule=rule, salvage=salvage)
+    size_mb = path.stat().st_size / 1e6
+    console().print(
+        f"The report is {path} ({size_mb:.1f} MB). Open it in a browser.", soft_wrap=True, markup=False
+    )
+
+
+def write(
+    path: Path,
+    recordings: Sequence[Path],
+    *,
+    intensity_g_per_kwh: float | None = None,
+    baseline: Sequence[str] = (),
+    rule: Rule = "exact",
+    salvage: bool = False,
+) -> None:
+    """Account recordings and write their page, whole or not at all."""
+    from joulemap.recording.files import replace_bytes
+    from joulemap.report.assemble import assemble
+
+    with progress("Making the report") as advance:
+        found = []
+        for number, recording in enumerate(recordings):
+            found.append(_contents(recording, intensity_g_per_kwh, baseline, rule, salvage))
+            _tell(advance, (number + 1) / len(recordings))
+        replace_bytes(path, assemble(found).encode())
+
+
+def _tell(advance: Callable[[float], None] | None, done: float) -> None:
+    if advance is not None:
+        advance(done)
+
+
+def _contents(
+    path: Path, intensity_g_per_kwh: float | None, baseline: Sequence[str], rule: Rule, salvage: bool
+) -> dict[str, Any]:
+    from joulemap.api import account, load
+    from joulemap.report.contents import contents
+
+    recording = load(path, salvage=salvage)
+    footprint = account(recording, rule)
+    return contents(recording, footprint, _idle_power(recording, footprint, baseline), intensity_g_per_kwh)
+
+
+def _idle_power(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float] | None:
+    """As given, or as found; None where none is known or makes sense, and then the page has no net energy."""
+    if given:
+        return baselines(recording, footprint, given)
+    try:
+        found = baselines(recording, footprint, ())
+        footprint.net(found)
+    except InputError:
+        return None
+    return found
+
+
+def _grams(text: str | None) -> float | None:
+    """``380`` or ``380 g/kWh``."""
+    if text is None:
+        return None
+    try:
+        grams = float(text.strip().removesuffix("g/kWh"))
+    except ValueError:
+        grams = -1.0
+    if not 0 <= grams < float("inf"):
+        raise InputError(f"{text!r} is not an intensity.", "Write grams of CO2e for a kWh: --intensity 380.")
+    return grams

@@ -1,0 +1,62 @@
+"use strict";
+// The card that explains what is under the pointer or has the focus: a title and lines of [what, value].
+
+const explained = new WeakMap();
+
+function explain(element, card) {
+  explained.set(element, card);
+}
+
+function hideTip() {
+  document.getElementById("tip").hidden = true;
+}
+
+function showTip(element, x, y) {
+  const { title, lines, note } = explained.get(element)();
+  const tip = document.getElementById("tip");
+  tip.replaceChildren(
+    el("strong", {}, title),
+    el("dl", {}, lines.filter((line) => line).map(([what, value]) => [el("dt", {}, what), el("dd", {}, value)])),
+    note ? el("p", {}, note) : "");
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const left = Math.min(x + 14, innerWidth - box.width - 8);
+  const top = y + 18 + box.height > innerHeight ? y - box.height - 14 : y + 18;
+  tip.style.left = `${Math.max(left, 8)}px`;
+  tip.style.top = `${Math.max(top, 8)}px`;
+}
+
+function explainedAt(target) {
+  for (let one = target; one instanceof Element; one = one.parentNode) if (explained.has(one)) return one;
+  return null;
+}
+
+function listenForTips() {
+  document.addEventListener("pointermove", (event) => {
+    const element = explainedAt(event.target);
+    if (element) showTip(element, event.clientX, event.clientY);
+    else hideTip();
+  });
+  document.addEventListener("focusin", (event) => {
+    const element = explainedAt(event.target);
+    if (!element || !event.target.matches(":focus-visible")) return;
+    const box = element.getBoundingClientRect();
+    showTip(element, box.left, box.bottom - 8);
+  });
+  document.addEventListener("focusout", hideTip);
+  document.addEventListener("scroll", hideTip, { passive: true });
+}
+
+// What every energy says about itself.
+function energyCard(title, row, more) {
+  return {
+    title: printable(title),
+    lines: [
+      ["energy", joules(row)],
+      ["95 % interval", range(row.low_j, row.high_j, "J")],
+      ...(more || []),
+      ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
+    ],
+    note: row.spread === false || row.spread === 0 ? "Seen in one step only: the interval is the meter’s alone." : null,
+  };
+}
