@@ -54,6 +54,25 @@ def test_edges_stand_where_their_ends_part(diagram):
     assert diagram.at("bert/encoder/layer_0").edges == (("self", "output"),)
 
 
+def test_edges_lead_through_what_has_no_energy():
+    energies = {"a/x": 1, "b/y": 2}
+    edges = [("a/x", "a/view"), ("a/view", "b/view"), ("b/view", "b/y"), ("b/view", "a/view")]
+    program = Program.of(dict.fromkeys((*energies, "a/view", "b/view"), "op"), edges)
+    assert energy_distribution(footprint_of(energies), program).edges == (("a", "b"),)
+
+
+def test_a_phase_has_its_own_edges():
+    there, back, always = ("a/t", "b/t"), ("b/t", "a/t"), ("a/t", "c/t")
+    phases = {there: {"forward"}, back: {"backward"}}
+    program = Program.of(dict.fromkeys(("a/t", "b/t", "c/t"), "t"), [there, back, always], phases)
+    read = Program.from_json(program.to_json())
+    assert read == program
+    assert set(read.among(read.operations.keys()).edges) == {there, back, always}
+    assert set(read.among(read.operations.keys(), "forward").edges) == {there, always}
+    both = Program.joined([program, Program.of(program.operations, [there])])
+    assert set(both.among(both.operations.keys(), "backward").edges) == {there, back, always}
+
+
 def test_an_edge_into_a_layer_s_own_inside_starts_at_its_own_work():
     energies = {"m/a": 1, "m/a/x": 2}
     program = Program.of(dict.fromkeys(energies, "op"), [("m/a", "m/a/x")])

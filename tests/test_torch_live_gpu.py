@@ -92,7 +92,7 @@ def kernels(folder: Path) -> dict[str, tuple[str, str, str]]:
 
 
 def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
-    write_events(STEP, tmp_path, ["", "Net"], with_shapes=False)
+    write_events(STEP, tmp_path, ["", "Net"])
     found = kernels(tmp_path)
     assert found.pop("encoder/AddmmBackward0") == ("backward", "GPU:0", "stream 8")
     assert found == {
@@ -104,7 +104,7 @@ def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
 
 
 def test_graphs_that_are_replayed_are_noted(tmp_path: Path) -> None:
-    write_events(STEP, tmp_path, ["", "Net"], with_shapes=False)
+    write_events(STEP, tmp_path, ["", "Net"])
     assert read_raw(tmp_path).notes == ["1 kernels are from CUDA graphs, which do not keep their layers."]
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from joulemap.errors import InputError
 from joulemap.frameworks.adapter import TracerBusy
+from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import FILE, write_events
 from joulemap.frameworks.torch.raw import read_raw
 from tests.torch_live import attached, session
@@ -35,7 +36,7 @@ def test_everything_the_profiler_saw_is_written_down(tmp_path: Path) -> None:
     with torch.autograd.profiler.profile(record_shapes=True) as profile:
         work()
     events = profile.kineto_results.events()
-    write_events(events, tmp_path, ["", "Linear"], with_shapes=True)
+    write_events(events, tmp_path, ["", "Linear"], Dataflow())
     with np.load(tmp_path / FILE) as file:
         words = json.loads(file["words"].tobytes())
         assert [words["names"][code] for code in file["name"]] == [one.name() for one in events]
@@ -47,7 +48,7 @@ def test_everything_the_profiler_saw_is_written_down(tmp_path: Path) -> None:
 
 
 def test_a_session_without_events(tmp_path: Path) -> None:
-    write_events([], tmp_path, [""], with_shapes=False)
+    write_events([], tmp_path, [""])
     read = read_raw(tmp_path)
     assert len(read.events) == 0
     assert read.notes == []
@@ -191,7 +192,7 @@ def test_the_reader_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_torn_is_named(tmp_path: Path) -> None:
-    write_events([], tmp_path, [""], with_shapes=False)
+    write_events([], tmp_path, [""])
     whole = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=FILE):

@@ -212,7 +212,8 @@ def test_bert_under_joulemap_run(tmp_path: Path) -> None:
     recording = Recording.open(tmp_path / "r.joulemap")
     steps, events = recording.steps(), recording.events()
     assert steps is not None
-    assert [*steps.label] == ["train"] * 8 + ["inference"]
+    found = [label for label in steps.label if label != "slice"]  # of pauses, where the machine is busy
+    assert found == ["train"] * 8 + ["inference"]
     assert all(steps.traced)
     assert named_share(events) > 0.97
     for phase in ("forward", "backward"):

@@ -55,7 +55,7 @@ def merge(recordings: Sequence[Recording], output: Path, *, overwrite: bool = Fa
         for node in nodes:
             for shares in node.shares():
                 writer.put_shares(shares)
-        writer.put_program(_program(parts))
+        writer.put_program(Program.joined([part.program() for part in parts]))
         writer.update(warnings=[*writer.info.warnings, *notes])
     return Merged(output, [_rank(part) for part in parts], len(machines), notes)
 
@@ -164,12 +164,3 @@ def _info(parts: Sequence[Recording]) -> RecordingInfo:
     return dataclasses.replace(
         first, source="merge", window_ns=whole, rank=None, warnings=warnings, domains=[]
     )
-
-
-def _program(parts: Sequence[Recording]) -> Program:
-    operations: dict[str, str] = {}
-    edges: dict[tuple[str, str], None] = {}
-    for program in (part.program() for part in parts):
-        operations.update(program.operations)
-        edges.update(dict.fromkeys(program.edges))
-    return Program.of(operations, edges)

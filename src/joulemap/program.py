@@ -8,13 +8,16 @@ backward pass.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from joulemap.errors import InputError
 
 SEPARATOR = "/"
+
+Edge = tuple[str, str]
+"""From one operation to another that uses what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +49,58 @@ def leaf(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operations by qualified name with their type, and dataflow edges between them."""
+    """Operations by qualified name with their type, and dataflow edges between them; ``phases`` of those
+    edges that are not there in every phase."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
-    edges: tuple[tuple[str, str], ...] = ()
+    edges: tuple[Edge, ...] = ()
+    phases: Mapping[Edge, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, operations: Mapping[str, str], edges: Iterable[tuple[str, str]]) -> Program:
+    def of(
+        cls,
+        operations: Mapping[str, str],
+        edges: Iterable[Edge],
+        phases: Mapping[Edge, Set[str]] | None = None,
+    ) -> Program:
         """Keep the edges whose both ends are operations, each once, without loops."""
         known = dict.fromkeys(
             (source, target)
             for source, target in edges
             if source != target and source in operations and target in operations
         )
-        return cls(dict(operations), tuple(known))
+        told = {edge: frozenset(its) for edge, its in (phases or {}).items() if edge in known and its}
+        return cls(dict(operations), tuple(known), told)
+
+    @classmethod
+    def joined(cls, programs: Sequence[Program]) -> Program:
+        """What any of them has. An edge that one of them has in every phase is in every phase."""
+        operations: dict[str, str] = {}
+        phases: dict[Edge, frozenset[str] | None] = {}
+        for program in programs:
+            operations.update(program.operations)
+            for edge in program.edges:
+                its, others = program.phases.get(edge), phases.get(edge, frozenset())
+                phases[edge] = None if its is None or others is None else its | others
+        return cls.of(operations, phases, {edge: its for edge, its in phases.items() if its is not None})
+
+    def among(self, present: Set[str], phase: str | None = None) -> Program:
+        """The part of the program that is ``present``, in one phase or all of them, with edges through the
+        rest: where the operations between two are not there, the first feeds the second."""
+        followers: dict[str, list[str]] = {}
+        for edge in self.edges:
+            if phase is None or phase in self.phases.get(edge, (phase,)):
+                followers.setdefault(edge[0], []).append(edge[1])
+        operations = {name: kind for name, kind in self.operations.items() if name in present}
+        return Program.of(operations, _through_gaps(followers, operations))
 
     def to_json(self) -> str:
         index = {name: number for number, name in enumerate(self.operations)}
         pairs = [[index[source], index[target]] for source, target in self.edges]
-        return json.dumps({"operations": list(self.operations.items()), "edges": pairs})
+        content = {"operations": list(self.operations.items()), "edges": pairs}
+        if self.phases:
+            content["phases"] = [sorted(self.phases.get(edge, ())) for edge in self.edges]
+        return json.dumps(content)
 
     @classmethod
     def from_json(cls, text: str) -> Program:
@@ -73,6 +109,21 @@ class Program:
             operations = {str(name): str(kind) for name, kind in content["operations"]}
             names = list(operations)
             edges = tuple((names[source], names[target]) for source, target in content["edges"])
+            told = zip(edges, content.get("phases", ()), strict=False)
+            phases = {edge: frozenset(map(str, its)) for edge, its in told if its}
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"This is not a program description: {error!r}.") from error
-        return cls(operations, edges)
+        return cls(operations, edges, phases)
+
+
+def _through_gaps(followers: Mapping[str, Sequence[str]], present: Mapping[str, str]) -> Iterator[Edge]:
+    """From everything present to the next that is."""
+    for source in present:
+        ahead, met = list(followers.get(source, ())), set[str]()
+        while ahead:
+            target = ahead.pop()
+            if target in present:
+                yield source, target
+            elif target not in met:
+                met.add(target)
+                ahead.extend(followers.get(target, ()))

@@ -65,11 +65,14 @@ class Diagram:
 def energy_distribution(
     footprint: Footprint, program: Program, path: str = "", phase: str | None = None
 ) -> Diagram:
-    """The nested diagram of a layer (the whole program by default), of one phase or all of them."""
+    """The nested diagram of a layer (the whole program by default), of one phase or all of them.
+
+    Its edges are between operations that have energy, through those that have none to the next that has."""
     if phase is not None:
         footprint = footprint.where(phase=phase)
     tree = footprint.tree()
-    return _diagram("", tree.children, lifted_edges(program)).at(path)
+    present = program.among(frozenset(footprint.name.used().words), phase)
+    return _diagram("", tree.children, lifted_edges(present)).at(path)
 
 
 def lifted_edges(program: Program) -> dict[str, dict[tuple[str, str], None]]:

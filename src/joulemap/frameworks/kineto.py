@@ -68,12 +68,14 @@ class KinetoColumns:
 class KinetoTrace:
     """The events with their qualified names, the steps, and what to tell the user about the reading.
 
-    The first events are those on the CPU; ``host_rows`` says which rows of the columns they were.
+    The first events are those on the CPU, of which ``host`` knows more; ``host_rows`` says which rows of the
+    columns they were.
     """
 
     events: EventTrace
     steps: Steps
     notes: tuple[str, ...]
+    host: Host
     host_rows: Int64
 
 
@@ -85,15 +87,15 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
         # Module ranges carry the full path; the class names beside them would only add parts to it.
         roles[roles == Role.PYTHON_MODULE] = Role.LEFT_OUT
     on_host = (roles != Role.KERNEL) & (roles != Role.LEFT_OUT)
-    host = _Host(columns.take(on_host), roles[on_host])
+    host = Host(columns.take(on_host), roles[on_host])
     kernels = columns.take(roles == Role.KERNEL)
     origin = _origins(kernels, host)
     events = EventTrace.joined([host.events(), _kernel_events(kernels, host, origin)])
     notes = (*_notes(columns, roles), *_graph_notes(host, origin))
-    return KinetoTrace(events, host.steps, notes, np.flatnonzero(on_host))
+    return KinetoTrace(events, host.steps, notes, host, np.flatnonzero(on_host))
 
 
-class _Host:
+class Host:
     """The events on the CPU with everything that is known about them; each join is made once, here."""
 
     def __init__(self, columns: KinetoColumns, role: NDArray[np.int64]) -> None:
@@ -103,8 +105,17 @@ class _Host:
         self.step = self.steps.at(columns.start_ns)
         self.paths = Paths(columns.name)
         thread = np.zeros(len(columns), np.int64) if columns.thread_number is None else columns.thread_number
-        calls = Calls(columns.name, role, columns.start_ns, thread, columns.sequence, columns.forward_thread)
-        self.path, self.phase = scopes(calls, self.forest, self.paths, self.steps)
+        self.calls = Calls(
+            columns.name,
+            role,
+            columns.lane.codes.astype(np.int64),
+            columns.start_ns,
+            thread,
+            columns.sequence,
+            columns.forward_thread,
+        )
+        self.scopes = scopes(self.calls, self.forest, self.paths, self.steps)
+        self.path, self.phase = self.scopes.path, self.scopes.phase
         rows = np.arange(len(columns))
         self.operation = self.forest.inherit(np.where(role == Role.OP, rows, NONE))
         """The row of the innermost operation at or around each row."""
@@ -136,7 +147,7 @@ class _Host:
         )
 
 
-def _kernel_events(kernels: KinetoColumns, host: _Host, origin: Int64) -> EventTrace:
+def _kernel_events(kernels: KinetoColumns, host: Host, origin: Int64) -> EventTrace:
     """GPU work under the name and phase of the operation that launched it, in the launch's step."""
     known = origin != NONE
     operation = np.where(known, _at(host.operation, origin), NONE)
@@ -166,7 +177,7 @@ def _kernel_events(kernels: KinetoColumns, host: _Host, origin: Int64) -> EventT
     )
 
 
-def _origins(kernels: KinetoColumns, host: _Host) -> Int64:
+def _origins(kernels: KinetoColumns, host: Host) -> Int64:
     """The row on the CPU that launched each kernel, or ``NONE``.
 
     The profiler links kernels to operations. Older ones repeat the correlation id there instead, which
@@ -240,7 +251,7 @@ def _notes(columns: KinetoColumns, roles: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _graph_notes(host: _Host, origin: Int64) -> list[str]:
+def _graph_notes(host: Host, origin: Int64) -> list[str]:
     """Kernels that were captured into a CUDA graph know only the launch of the whole graph."""
     launches = np.array([word.startswith("cudaGraphLaunch") for word in host.columns.name.words], bool)
     replayed = int(launches[host.columns.name.codes[origin[origin != NONE]]].sum())

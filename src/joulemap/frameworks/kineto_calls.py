@@ -20,6 +20,7 @@ class Calls:
 
     name: Labels
     role: NDArray[np.int64]
+    lane: Int64
     start_ns: Int64
     thread: Int64
     sequence: Int64

@@ -25,7 +25,8 @@ COMMUNICATION = "communication"
 SCALING = "gradient scaling"
 CLIPPING = "gradient clipping"
 LOSS = "loss"
-OPTIMIZER = "optimizer"
+OPTIMIZER, ZERO_GRAD = "optimizer", "zero_grad"
+ACCUMULATE = "AccumulateGrad"
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
@@ -214,11 +215,16 @@ def qualified(prefix: Int64, prefixes: Sequence[str], leaf: Labels) -> Labels:
     return Labels(where.astype(np.int32), tuple(joined)).mapped(joined)
 
 
+def layer(range_name: str) -> str:
+    """The layer that a module's range (``M:a.b``) stands for."""
+    return _full_path(range_name) or MODEL
+
+
 def _full_path(range_name: str) -> str:
     match = _OPTIMIZER.match(range_name)
     if match is None:
         return range_name.removeprefix("M:").replace(".", SEPARATOR)
-    return f"{OPTIMIZER}{SEPARATOR}{match['optimizer'] if match['what'] == 'step' else 'zero_grad'}"
+    return f"{OPTIMIZER}{SEPARATOR}{match['optimizer'] if match['what'] == 'step' else ZERO_GRAD}"
 
 
 def _part(range_name: str) -> str:

@@ -3,6 +3,8 @@ pass from the forward operation that it differentiates."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from joulemap.frameworks import kineto_names as names
@@ -18,8 +20,19 @@ _PHASES = {names.CLIPPING: OPTIMIZER, names.SCALING: OPTIMIZER, names.INPUT: OTH
 """Of places outside every module; elsewhere the phase is that of what is around."""
 
 
-def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> tuple[Int64, Int64]:
-    """Path (a number in ``paths``) and phase (an index into ``PHASES``) of every event on the CPU."""
+@dataclass(frozen=True, eq=False)
+class Scopes:
+    """Path (a number in ``paths``) and phase (an index into ``PHASES``) of every event on the CPU; the rows
+    of the backward pass, and for each the row that it differentiates, or ``NONE``."""
+
+    path: Int64
+    phase: Int64
+    backward: Int64
+    origin: Int64
+
+
+def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> Scopes:
+    """Where every event on the CPU belongs."""
     path, phase = _descend(calls, forest, paths, np.full(len(calls.start_ns), NONE, np.int64))
     # Forward operations know their layer now; the backward pass gets its layers from them.
     backward, origin = _differentiated(calls, phase)
@@ -30,7 +43,8 @@ def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> tuple[In
     of_backward = _paths_of_backward(calls, paths, path, backward, origin)
     path, phase = _descend(calls, forest, paths, np.where(given != NONE, given, of_backward))
     phase = _of_places(paths, path, phase)
-    return path, _with_forward(calls, forest, paths, path, phase, steps)
+    phase = _with_forward(calls, forest, paths, path, phase, steps)
+    return Scopes(path, phase, backward, origin)
 
 
 def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[Int64, Int64]:
@@ -81,11 +95,29 @@ def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, backward: Int64,
     given = np.full(len(path), NONE, np.int64)
     found = origin != NONE
     given[backward[found]] = path[origin[found]]
-    # AccumulateGrad has no forward operation: it adds a finished gradient to its parameter.
-    evaluated = backward[~found & (calls.role[backward] == Role.EVALUATE)]
-    without = calls.sequence[evaluated] < 0
-    given[evaluated] = np.where(without, paths.code(ACCUMULATION), Paths.NOWHERE)
+    given[backward[~found & (calls.role[backward] == Role.EVALUATE)]] = Paths.NOWHERE
+    adding = _adding(calls, backward)
+    finished = finished_by(calls, backward, adding)
+    given[adding] = np.where(finished == NONE, paths.code(ACCUMULATION), given[finished])
     return given
+
+
+def _adding(calls: Calls, backward: Int64) -> Int64:
+    """AccumulateGrad has no forward operation: it adds a finished gradient to its parameter."""
+    adding: Int64 = backward[(calls.role[backward] == Role.EVALUATE) & (calls.sequence[backward] < 0)]
+    return adding
+
+
+def finished_by(calls: Calls, backward: Int64, adding: Int64) -> Int64:
+    """The rows that finished gradients which are then added to parameters; ``NONE`` where there is none.
+
+    The engine has nothing more urgent to do than that: it is the last row before on the same thread.
+    """
+    nodes = backward[calls.sequence[backward] >= 0]
+    before = _newest_before(
+        calls.lane[nodes], calls.start_ns[nodes], calls.lane[adding], calls.start_ns[adding]
+    )
+    return np.where(before == NONE, NONE, nodes[before] if len(nodes) else NONE)
 
 
 def _of_places(paths: Paths, path: Int64, phase: Int64) -> Int64:

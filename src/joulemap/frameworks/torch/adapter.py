@@ -7,7 +7,13 @@ from pathlib import Path
 from joulemap.frameworks.adapter import StepListener, TracerBusy
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.calls import Calls
-from joulemap.frameworks.torch.hooks import OptimizerSteps, Removals, hook_compiler, hook_loaders
+from joulemap.frameworks.torch.hooks import (
+    OptimizerSteps,
+    Removals,
+    hook_backward,
+    hook_compiler,
+    hook_loaders,
+)
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch, call_in_children
@@ -43,6 +49,7 @@ class TorchAdapter:
         if module == "torch":
             self._profiler = attempt(Profiler, self._watch, self._calls, self._patches)
             attempt(self._calls.hook, self._patches)
+            attempt(hook_backward, self._watch, self._calls, self._patches)
             attempt(OptimizerSteps(self._calls, self._finder).hook, self._watch, self._removals)
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
@@ -76,5 +83,6 @@ class TorchAdapter:
     def _leave_to_parent(self) -> None:
         """In a forked child hooks do nothing: the recording is its parent's."""
         self._watch.on = self._calls.tracing = False
+        self._calls.flow = None
         if self._profiler is not None:
             self._profiler.leave_to_parent()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
+from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
@@ -33,13 +34,16 @@ class _Call(NamedTuple):
     outermost: bool
     range: Any
     above: str
+    flow: Dataflow | None
 
 
 class Calls:
-    """Listens to every module; ``tracing`` while a session is open."""
+    """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
+    feeds what."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self.tracing = False
+        self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._thread = _Thread()
@@ -52,53 +56,65 @@ class Calls:
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         thread = self._thread
-        begins, ends = self._borders()
+        begins, ends = self._beginning(), self._ending()
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module) if self.tracing or not thread.inside else None
+            call = begins(module, args, kwargs) if self.tracing or not thread.inside else None
+            output = None
             try:
-                return original(module, *args, **kwargs)
+                output = original(module, *args, **kwargs)
+                return output
             except BaseException as error:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
                 if call is not None:
-                    ends(call)
+                    ends(call, output)
 
         instead(called, original)
         return unseen(called)
 
-    def _borders(self) -> tuple[Callable[[Any], _Call | None], Callable[[_Call], None]]:
-        """What happens when a call begins, and when it ends."""
+    def _beginning(self) -> Callable[[Any, Any, Any], _Call | None]:
+        """What happens when a call begins."""
         from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
 
-        def begins(module: Any) -> _Call | None:
+        def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
-            outermost, above, opened = not thread.inside, thread.label, None
+            outermost, above, opened, flow = not thread.inside, thread.label, None, None
             if outermost:
                 thread.inside = True
                 attempt(self._outermost_begins, module)
             if self.tracing:
                 label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
                 if label:
-                    thread.label = label
+                    thread.label, flow = label, self.flow
+                    if flow is not None:
+                        attempt(flow.call_begins, label, (args, kwargs))
                     opened = _RecordFunctionFast(label)
                     opened.__enter__()
-            return _Call(outermost, opened, above)
+            return _Call(outermost, opened, above, flow)
 
-        def ends(call: _Call) -> None:
-            outermost, opened, thread.label = call
+        return unseen(begins)
+
+    def _ending(self) -> Callable[[_Call, Any], None]:
+        """What happens when it ends."""
+        thread, attempt = self._thread, aside(self._watch)
+
+        def ends(call: _Call, output: Any) -> None:
+            outermost, opened, thread.label, flow = call
             if opened is not None:
                 opened.__exit__(None, None, None)
+            if flow is not None:
+                attempt(flow.call_ends, output)
             if outermost:
                 thread.inside = False
                 attempt(self._finder.call_ends)
 
-        return unseen(begins), unseen(ends)
+        return unseen(ends)
 
     def _outermost_begins(self, module: Any) -> None:
         """A module is called by no module. While gradients are computed, it runs a second time for them;

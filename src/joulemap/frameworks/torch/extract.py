@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.frameworks.torch.dataflow import Dataflow
+
 FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
 _ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "start_thread_id", "fwd_thread_id", "sequence_nr")
 
 
-def write_events(events: Sequence[Any], folder: Path, classes: Sequence[str], with_shapes: bool) -> None:
-    """Write ``events.npz`` below ``folder``, whole or not at all."""
+def write_events(
+    events: Sequence[Any], folder: Path, classes: Sequence[str], flow: Dataflow | None = None
+) -> None:
+    """Write ``events.npz`` below ``folder``, whole or not at all; shapes where the dataflow is known too."""
     kind = type(events[0]) if len(events) else None
     columns: dict[str, NDArray[Any]] = {
         name: _numbers(kind, name, events) for name in (*_ON_ALL, "correlation_id")
@@ -34,11 +38,14 @@ def write_events(events: Sequence[Any], folder: Path, classes: Sequence[str], wi
     elsewhere = [events[row] for row in off_host.tolist()]
     columns["linked"] = _numbers(kind, "linked_correlation_id", elsewhere)
     columns["device"] = _numbers(kind, "device_index", elsewhere)
-    signatures: list[str] = []
-    if with_shapes:
-        columns["signature"], signatures = _words(map(_signature, events))
-    said = {"format": FORMAT, "names": names, "categories": categories, "classes": list(classes)}
-    columns["words"] = np.frombuffer(json.dumps({**said, "signatures": signatures}).encode(), np.uint8)
+    said: dict[str, Any] = {"format": FORMAT, "names": names, "categories": categories}
+    said |= {"classes": list(classes), "signatures": []}
+    if flow is not None:
+        columns["signature"], said["signatures"] = _words(map(_signature, events))
+        columns["node_sequence"], said["nodes"], columns["node_edges"] = flow.graph.columns()
+        said |= {"passes": list(flow.passes), "taken_in": list(flow.taken_in)}
+        said |= {"handed_out": list(flow.handed_out)}
+    columns["words"] = np.frombuffer(json.dumps(said).encode(), np.uint8)
     part = folder / f"{FILE}.part"
     with part.open("wb") as file:
         np.savez(file, allow_pickle=False, **columns)

@@ -1,4 +1,4 @@
-"""Hooks into optimizers, data loaders, the compiler and CUDA graphs."""
+"""Hooks into optimizers, backward passes, data loaders and the compiler."""
 
 from __future__ import annotations
 
@@ -80,6 +80,28 @@ class OptimizerSteps:
                 opened.__exit__(None, None, None)
         if not self._thread.open:
             self._finder.optimizer_ends(optimizer)
+
+
+def hook_backward(watch: Watch, calls: Calls, patches: Patches) -> None:
+    """Every backward pass: in a session its graph is looked at before it runs."""
+    from torch import autograd
+
+    engine: Any = autograd
+    original, attempt = engine._engine_run_backward, aside(watch)
+
+    @functools.wraps(original)
+    def differentiates(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        if calls.flow is not None:
+            attempt(calls.flow.graph.see, roots)
+        try:
+            return original(roots, *args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+
+    unseen(differentiates)
+    instead(differentiates, original)
+    patches.put(engine, "_engine_run_backward", differentiates)
 
 
 def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:

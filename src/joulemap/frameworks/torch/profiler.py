@@ -14,6 +14,7 @@ from joulemap.frameworks.adapter import TooEarly, TracerBusy
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.calls import Calls
+from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.quiet import Silence, without_first_line
 from joulemap.frameworks.torch.residue import Residue
@@ -57,10 +58,12 @@ class Profiler:
             if self._on_gpu:
                 gpus.wait()
                 self._residue.session_begins()
-            self._session = self._entered(with_shapes=_is_power_of_two(self._sessions[of_step]))
+            thorough = _is_power_of_two(self._sessions[of_step])
+            self._session = self._entered(with_shapes=thorough)
             self._folder = folder
             self._sessions[of_step] += 1
             self._calls.names.learn()
+            self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
 
     def _entered(self, with_shapes: bool) -> Any:
@@ -92,9 +95,8 @@ class Profiler:
         with self._lock:
             if self._session is None:
                 raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
-            shapes = bool(self._session.record_shapes)
-            results = self._ended()
-            write_events(results.events(), self._folder, self._calls.names.classes(), shapes)
+            flow, results = self._calls.flow, self._ended()
+            write_events(results.events(), self._folder, self._calls.names.classes(), flow)
 
     def drop(self) -> None:
         """End a session that is open, without its events."""
@@ -111,7 +113,7 @@ class Profiler:
 
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
-        self._calls.tracing = False
+        self._calls.tracing, self._calls.flow = False, None
         self._session = None
         with self._quietly():
             if self._on_gpu:
@@ -148,7 +150,7 @@ class Profiler:
 
 
 def _is_power_of_two(number: int) -> bool:
-    """Shapes make a session dearer and seldom change: the 1st, 2nd, 3rd, 5th, 9th, … one has them."""
+    """Shapes and dataflow make a session dearer and seldom change: the 1st, 2nd, 3rd, 5th, … has them."""
     return number & (number - 1) == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
+from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.labels import Labels
-from joulemap.program import Program
-from joulemap.traces import EventTrace, Int64, Steps
+from joulemap.program import Edge, Program
+from joulemap.traces import KINDS, EventTrace, Int64, Steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class _Session:
     categories: Sequence[str]
     classes: Sequence[str]
     signatures: Sequence[str]
+    said: Mapping[str, Any]
 
 
 def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> ImportedTrace:
@@ -41,22 +43,29 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     files = sorted(folder.rglob(FILE))
     sessions = [_read(path) for path in files]
     prefixes = _prefixes(sessions)
-    traces: list[KinetoTrace] = []
+    events: list[EventTrace] = []
+    notes: list[str] = []
+    phases: dict[Edge, set[str]] = {}
     signatures: Counter[tuple[str, str, str, str]] = Counter()
     for number, session in enumerate(sessions):
         kept = ~_has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
-        traces.append(trace_of(_columns(session, prefixes).take(kept)))
-        signatures.update(_signatures(session, kept, traces[-1]))
+        trace = trace_of(_columns(session, prefixes).take(kept))
+        events.append(trace.events)
+        notes += trace.notes
+        for phase, edge in _edges(session, trace, prefixes):
+            phases.setdefault(edge, set()).update(filter(None, (phase,)))
+        signatures.update(_signatures(session, kept, trace))
         if progress is not None:
             progress((number + 1) / len(sessions))
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name="", device="CPU", start_ns=none, end_ns=none, lane="")
+    whole = EventTrace.joined(events or [empty])
     return ImportedTrace(
-        events=EventTrace.joined([one.events for one in traces] or [empty]),
+        events=whole,
         steps=Steps.from_columns(start_ns=none, end_ns=none),
-        program=Program(),
+        program=Program.of(_operations(whole), phases, phases),
         framework="torch",
-        notes=[note for one in traces for note in one.notes],
+        notes=notes,
         signatures=tuple(
             Signature(name, op, phase, *_unpacked(said), calls)
             for (name, op, phase, said), calls in sorted(signatures.items())
@@ -73,7 +82,7 @@ def _read(path: Path) -> _Session:
         raise InputError(f"{path} is damaged: {error}.", "It was not written to its end.") from error
     if said["format"] != FORMAT:
         raise InputError(f"{path} is of a later format ({said['format']}).", "Use a newer joulemap.")
-    return _Session(columns, said["names"], said["categories"], said["classes"], said["signatures"])
+    return _Session(columns, said["names"], said["categories"], said["classes"], said["signatures"], said)
 
 
 def _prefixes(sessions: Sequence[_Session]) -> list[str]:
@@ -136,6 +145,34 @@ def _signatures(
     }
 
 
+def _edges(session: _Session, trace: KinetoTrace, prefixes: Sequence[str]) -> Iterator[tuple[str, Edge]]:
+    """What feeds what, by qualified names, where the session has looked."""
+    said = session.said
+    if "node_edges" not in session.columns:
+        return
+
+    def pairs(name: str) -> list[Edge]:
+        return [(_layer(source, prefixes), _layer(target, prefixes)) for source, target in said[name]]
+
+    flow = Flow(
+        sequence=session.columns["node_sequence"],
+        nodes=said["nodes"],
+        edges=session.columns["node_edges"],
+        passes=pairs("passes"),
+        taken_in=pairs("taken_in"),
+        handed_out=pairs("handed_out"),
+    )
+    yield from edges(trace.host, flow)
+
+
+def _operations(events: EventTrace) -> dict[str, str]:
+    """The type of every operation, by its qualified name."""
+    rows = np.flatnonzero(events.kind.codes == KINDS.index("op"))
+    used, first = np.unique(events.name.codes[rows], return_index=True)
+    kinds = events.op[rows[first]]
+    return {events.name.words[code]: kind for code, kind in zip(used.tolist(), kinds, strict=True)}
+
+
 def _unpacked(signature: str) -> tuple[str, str]:
     """Shapes and types, each as JSON."""
     shapes, types = json.loads(signature)
@@ -151,6 +188,11 @@ def _module_path(word: str, prefixes: Sequence[str]) -> str:
     """``M:2:encoder.0`` is ``M:Discriminator.encoder.0`` where there are several outermost modules."""
     number, path = _split(word)
     return word if number is None else MODULE + ".".join(filter(None, (prefixes[number], path)))
+
+
+def _layer(label: str, prefixes: Sequence[str]) -> str:
+    """The layer that a label stands for, as events are named."""
+    return kineto_names.layer(_module_path(label, prefixes))
 
 
 def _split(word: str) -> tuple[int | None, str]:
