@@ -23,6 +23,7 @@ from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Curve, Supply, supply
 from joulemap.accounting.sweep import Actors, share_out
 from joulemap.accounting.uncertainty import EDGE_RMS
+from joulemap.calls.table import Calls
 from joulemap.devices import Domain, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
@@ -66,6 +67,12 @@ class Stretches:
         rows = np.where(found, order[place] if len(call) else place, NO_CALL)
         waits = np.zeros((len(call), 2), np.int64) if waited_ns is None else waited_ns
         return cls(start_ns, np.maximum(end_ns, start_ns), rows, thread, waits)
+
+    @classmethod
+    def of_table(cls, calls: Calls) -> Stretches:
+        """From the calls of a recording."""
+        waited_ns = np.column_stack((calls.gate_start_ns, calls.tail_end_ns))
+        return cls.of(calls.call, calls.parent, calls.thread, calls.start_ns, calls.end_ns, waited_ns)
 
     def __len__(self) -> int:
         return len(self.start_ns)
