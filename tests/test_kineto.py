@@ -141,9 +141,9 @@ def test_module_classes_of_python_stacks_make_paths():
 
 def test_cuda_graphs_say_what_they_lost():
     imported = read_trace([DATA / "torch-cuda-graph.json.gz"])
-    assert named_share(imported.events) == 0
+    assert named_share(imported.events) == 1
     assert any("141 kernels are from CUDA graphs" in note for note in imported.notes)
-    assert "(unnamed)/vectorized_layer_norm_kernel" in imported.events.name.words
+    assert "CUDA graph/vectorized_layer_norm_kernel" in imported.events.name.words
     assert len(imported.steps) == 0
 
 

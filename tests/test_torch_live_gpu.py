@@ -105,7 +105,36 @@ def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
 
 def test_graphs_that_are_replayed_are_noted(tmp_path: Path) -> None:
     write_events(STEP, tmp_path, ["", "Net"])
-    assert read_raw(tmp_path).notes == ["1 kernels are from CUDA graphs, which do not keep their layers."]
+    [note] = read_raw(tmp_path).notes
+    assert note.startswith("1 kernels are from CUDA graphs, which do not keep their layers")
+
+
+def test_a_graph_that_is_replayed_outside_every_module_is_named(tmp_path: Path) -> None:
+    """In a program that has modules, and in one that has none."""
+    outside = [
+        Event("cudaGraphLaunch", "cuda_runtime", 820, 10, correlation=906),
+        Event("void gemm<float>(float*)", "kernel", 900, 50, 7, 906),
+        Event("cuGraphLaunch", "cuda_driver", 960, 10, correlation=907),
+        Event("triton_poi_fused_0", "kernel", 980, 10, 7, 907),
+    ]
+    for folder, before in (("with", STEP), ("without", [])):
+        (tmp_path / folder).mkdir()
+        write_events([*before, *outside], tmp_path / folder, ["", "Net"])
+        found = kernels(tmp_path / folder)
+        assert found["CUDA graph/gemm"] == ("other", "GPU:0", "stream 7")
+        assert found["CUDA graph/triton_poi_fused_0"] == ("other", "GPU:0", "stream 7")
+        assert not any(name.startswith("(unnamed)") for name in found)
+
+
+def test_a_graph_inside_a_compiled_region_stays_there(tmp_path: Path) -> None:
+    replay = [
+        Event("M:1:", "cpu_op", 0, 100, correlation=1),
+        Event("Torch-Compiled Region: 0/0", "user_annotation", 10, 80, correlation=2),
+        Event("cudaGraphLaunch", "cuda_runtime", 20, 10, correlation=901),
+        Event("triton_poi_fused_0", "kernel", 60, 10, 7, 901),
+    ]
+    write_events(replay, tmp_path, ["", "Net"])
+    assert kernels(tmp_path) == {"compiled region 0/triton_poi_fused_0": ("forward", "GPU:0", "stream 7")}
 
 
 def test_the_tracer_is_taken_out_and_no_child_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,9 @@ def _notes(columns: KinetoColumns, roles: NDArray[np.int64]) -> tuple[str, ...]:
 
 def _graph_notes(host: Host, origin: Int64) -> list[str]:
     """Kernels that were captured into a CUDA graph know only the launch of the whole graph."""
-    launches = np.array([word.startswith("cudaGraphLaunch") for word in host.columns.name.words], bool)
+    launches = np.array(
+        [names.GRAPH_LAUNCH.match(word) is not None for word in host.columns.name.words], bool
+    )
     replayed = int(launches[host.columns.name.codes[origin[origin != NONE]]].sum())
-    return [f"{replayed:,} kernels are from CUDA graphs, which do not keep their layers."] if replayed else []
+    said = f"{replayed:,} kernels are from CUDA graphs, which do not keep their layers: they stand where the "
+    return [f"{said}graph was replayed."] if replayed else []

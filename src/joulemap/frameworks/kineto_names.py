@@ -25,6 +25,7 @@ COMMUNICATION = "communication"
 SCALING = "gradient scaling"
 CLIPPING = "gradient clipping"
 LOSS = "loss"
+CUDA_GRAPH = "CUDA graph"
 OPTIMIZER, ZERO_GRAD = "optimizer", "zero_grad"
 ACCUMULATE = "AccumulateGrad"
 
@@ -36,6 +37,7 @@ _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
 _COMPILED = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
+GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 _PLACES = (
     (re.compile(r"enumerate\(DataLoader\)#"), LOADER),

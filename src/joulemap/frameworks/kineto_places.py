@@ -4,6 +4,7 @@
   so that holds for what its closure does too.
 - What computes norms after the backward pass and before the optimizer's step clips gradients.
 - Input pipelines, collectives and gradient scaling have names that say so.
+- A CUDA graph that is replayed does not say what is in it, and stands for itself.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiat
         lost = differentiated[(outside | in_optimizer(calls, paths, path))[differentiated]]
         given[above[lost]] = paths.code(names.LOSS)
         given[top & _named(calls, _LOSS)] = paths.code(names.LOSS)
+    replays = (path == Paths.NOWHERE) & (calls.role == Role.RUNTIME) & _named(calls, names.GRAPH_LAUNCH)
+    given[replays] = paths.code(names.CUDA_GRAPH)
     given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
     for word, name in enumerate(calls.name.words):
         where = names.place(name)

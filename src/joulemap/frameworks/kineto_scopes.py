@@ -16,7 +16,9 @@ from joulemap.frameworks.nesting import NO_PARENT, Forest
 from joulemap.traces import PHASES, Int64, Steps
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(len(PHASES))
-_PHASES = {names.CLIPPING: OPTIMIZER, names.SCALING: OPTIMIZER, names.INPUT: OTHER, names.LOADER: OTHER}
+_PHASES = {names.CLIPPING: OPTIMIZER, names.SCALING: OPTIMIZER} | dict.fromkeys(
+    (names.INPUT, names.LOADER, names.CUDA_GRAPH), OTHER
+)
 """Of places outside every module; elsewhere the phase is that of what is around."""
 
 
