@@ -152,9 +152,9 @@ class _Modules:
 
 def _operations(host: Host) -> Int64:
     """The operations that stand for all: those that launch kernels, where any does, else the outermost."""
-    launching = np.unique(host.operation[host.role == Role.RUNTIME])
-    if (launching != NONE).any():
-        return launching[launching != NONE]
+    launching: Int64 = np.setdiff1d(host.operation[host.role == Role.RUNTIME], NONE)
+    if len(launching):
+        return launching
     inside = (host.forest.parent != NO_PARENT) & (host.role[host.forest.parent] == Role.OP)
     return np.flatnonzero((host.role == Role.OP) & ~inside)
 
