@@ -13,7 +13,7 @@ import pytest
 import joulemap
 from joulemap.errors import InputError
 from joulemap.merging import merge
-from joulemap.recorder.ranks import Rank
+from joulemap.recorder.ranks import Rank, launcher_notes
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace, Steps
 
@@ -110,6 +110,21 @@ def test_energy_that_was_metered_twice_or_never_is_refused(tmp_path: Path) -> No
 )
 def test_the_launcher_says_which_part_this_is(environment: dict[str, str], expected: Rank | None) -> None:
     assert Rank.of(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noted"),
+    [
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
+        (["/usr/local/bin/torchrun", "train.py"], True),
+        (["train.py", "torchrun"], False),
+        (["-m", "mypackage.train"], False),
+    ],
+)
+def test_a_launcher_is_told_from_what_it_launches(arguments: list[str], noted: bool) -> None:
+    notes = launcher_notes(arguments)
+    assert bool(notes) == noted
+    assert all("torchrun --no-python" in note for note in notes)
 
 
 LAUNCHER = """

@@ -7,7 +7,7 @@ The meters of a machine are read once, by the first process on it; the others re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,20 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
 )
+
+
+_STARTS_RANKS = ("torch.distributed.run", "torch.distributed.launch", "torchrun", "accelerate", "deepspeed")
+
+
+def launcher_notes(arguments: Sequence[str]) -> list[str]:
+    """What to tell where a launcher is recorded in the place of what it launches: ``python ARGUMENTS…``."""
+    program = next((word for word in arguments if word != "-m"), "")
+    if program not in _STARTS_RANKS and Path(program).name not in _STARTS_RANKS:
+        return []
+    return [
+        f"{Path(program).name} starts the processes of a job: they are metered all together, and not traced. "
+        "To trace them, let it start joulemap, as in torchrun --no-python joulemap run SCRIPT, and merge."
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from joulemap.recorder.child import Program, how_it_ended
 from joulemap.recorder.finish import finish
 from joulemap.recorder.host import host, versions
 from joulemap.recorder.metering import Metering
-from joulemap.recorder.ranks import Rank
+from joulemap.recorder.ranks import Rank, launcher_notes
 from joulemap.recorder.settings import Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
@@ -68,6 +68,7 @@ def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
         command=["joulemap", "run", *arguments],
         host=host(),
         versions=versions(),
+        warnings=launcher_notes(arguments),
         rank=None if rank is None else rank.rank,
         world_size=None if rank is None else rank.world_size,
     )
