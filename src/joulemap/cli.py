@@ -21,6 +21,7 @@ INTERRUPTED = 130
 
 COMMANDS = {
     "calibrate": "joulemap.commands.calibrate",
+    "compare": "joulemap.commands.compare",
     "demo": "joulemap.commands.demo",
     "doctor": "joulemap.commands.doctor",
     "export": "joulemap.commands.export",
@@ -29,6 +30,7 @@ COMMANDS = {
     "monitor": "joulemap.commands.monitor",
     "report": "joulemap.commands.report",
     "run": "joulemap.commands.run",
+    "scale": "joulemap.commands.scale",
     "show": "joulemap.commands.show",
 }
 

@@ -29,6 +29,18 @@ def parse(text: str, unit: str) -> float:
     raise InputError(f"{text!r} is not a quantity in {unit}.", f"Write it like 12{unit} or 250m{unit}.")
 
 
+def parse_share(text: str) -> float:
+    """Read ``1%``, ``0.5 %``, ``0.01`` or ``0`` as a share of one."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest or not 0 <= share <= 1:
+        raise InputError(f"{text!r} is not a share.", "Write it like 1% or 0.01.")
+    return share
+
+
 def decimals_known(half_width: float) -> int:
     """Decimal places that an uncertainty supports: two digits of it, as physicists print it.
 

@@ -12,6 +12,7 @@ import click
 
 from joulemap.commands.output import console, new_path, progress
 from joulemap.errors import InputError, JoulemapError
+from joulemap.units import parse_share
 
 if TYPE_CHECKING:
     from joulemap.recorder.ranks import Rank
@@ -61,7 +62,7 @@ def command(
     from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import run
 
-    plan = Plan(_share(overhead), trace_all, _ranges(steps))
+    plan = Plan(parse_share(overhead), trace_all, _ranges(steps))
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
     rank = Rank.of()
@@ -90,18 +91,6 @@ def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
         _say_merge(rank, ran.path, quiet)
     elif not quiet:
         _summarise(ran.path)
-
-
-def _share(text: str) -> float:
-    """``1%``, ``0.5 %``, ``0.01`` or ``0`` as a share of one."""
-    number, percent, rest = text.strip().partition("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = -1.0
-    if rest or not 0 <= share <= 1:
-        raise InputError(f"{text!r} is not a share.", "Write it like 1% or 0.01.")
-    return share
 
 
 def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:

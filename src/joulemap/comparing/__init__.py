@@ -1,0 +1,1 @@
+"""Comparing: variants of a program against each other, from the recordings of each."""

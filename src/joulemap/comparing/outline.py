@@ -1,0 +1,56 @@
+"""Rows in the order of the program: a module before what is inside it, siblings by energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from joulemap.comparing.difference import Difference
+from joulemap.comparing.variant import WHOLE
+from joulemap.program import SEPARATOR, leaf, split
+from joulemap.units import fmt_share
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row, how deep it stands, and what it is called there."""
+
+    depth: int
+    label: str
+    row: Difference
+
+
+def outline(rows: Sequence[Difference], nested: bool) -> list[Entry]:
+    """The whole program first; modules nested by their paths, or all rows as they are."""
+    if not nested:
+        return [Entry(0, row.name, row) for row in rows]
+    names = {row.name for row in rows}
+    inside: dict[str, list[Difference]] = {}
+    for row in rows:
+        inside.setdefault(_parent(row.name, names), []).append(row)
+    return list(_walk("", inside, 0))
+
+
+def _parent(name: str, names: set[str]) -> str:
+    """The nearest module around it that has a row."""
+    parts = [] if name == WHOLE else split(name)
+    paths = (SEPARATOR.join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+    return next((path for path in paths if path in names), "")
+
+
+def _walk(path: str, inside: dict[str, list[Difference]], depth: int) -> Iterator[Entry]:
+    for row in inside.get(path, []):
+        yield Entry(depth, leaf(row.name) if depth else row.name, row)
+        yield from _walk(row.name, inside, depth + 1)
+
+
+def percent(value: float | None) -> str:
+    """``+4.8 %``; a dash where there is nothing to be a part of."""
+    return "–" if value is None else f"{'+' if value > 0 else ''}{fmt_share(value)}"
+
+
+def change(row: Difference) -> str:
+    """``+4.8 % (+3.7 % … +5.9 %)``."""
+    if row.relative_low is None:
+        return percent(row.relative)
+    return f"{percent(row.relative)} ({percent(row.relative_low)} … {percent(row.relative_high)})"

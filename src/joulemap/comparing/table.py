@@ -1,0 +1,136 @@
+"""A comparison in the terminal: the verdict first, then the rows, what has no counterpart, and similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from joulemap.comparing.comparison import Comparison, Limit, Report, Unmatched
+from joulemap.comparing.difference import Difference
+from joulemap.comparing.outline import change, outline
+from joulemap.comparing.similarity import Matrix, Similarity
+from joulemap.units import fmt, fmt_pm
+from joulemap.views.table import printable
+
+_STYLES = {"more": "bold red", "less": "bold green", "no difference seen": "dim", "cannot tell": "yellow"}
+_MOST_UNMATCHED = 8
+_WIDE = 100
+
+
+def render(report: Report, console: Console) -> None:
+    """Print a report."""
+    for one in report.comparisons:
+        _comparison(one, report, console)
+    _similarity(report.similarity, console)
+    for one, limit in report.limits:
+        console.print(_limit(one, limit), soft_wrap=not console.is_terminal)
+
+
+def _comparison(one: Comparison, report: Report, console: Console) -> None:
+    per = " of a step" if report.question.per_step else ""
+    whole = one.whole
+    console.print(
+        Text.assemble(
+            (printable(one.variant.label), "bold"),
+            f" ({len(one.variant)}) against ",
+            (printable(one.base.label), "bold"),
+            f" ({len(one.base)}): energy{per} {change(whole)}, ",
+            (whole.verdict, _STYLES[whole.verdict]),
+        ),
+        soft_wrap=not console.is_terminal,
+    )
+    console.print()
+    console.print(_rows(one, report, console))
+    for label, lone in ((one.base.label, one.only_base), (one.variant.label, one.only_variant)):
+        if lone:
+            console.print(_unmatched(label, lone), soft_wrap=not console.is_terminal)
+    for note in one.notes:
+        console.print(Text(f"note: {note}", style="yellow"), soft_wrap=not console.is_terminal)
+    console.print(
+        Text(
+            "± and … are 95 % intervals of each row by itself; verdicts are corrected for all rows (Holm). "
+            f"No difference seen: none beyond {100 * report.question.margin:.3g} % of the base.",
+            style="dim",
+        ),
+        soft_wrap=not console.is_terminal,
+    )
+    console.print()
+
+
+def _rows(one: Comparison, report: Report, console: Console) -> Table:
+    wide = not console.is_terminal or console.width >= _WIDE
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(report.question.by, no_wrap=True, overflow="ellipsis", ratio=1)
+    for header in (one.base.label, one.variant.label) if wide else ():
+        table.add_column(printable(header), justify="right", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("change", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for entry in outline(one.rows, report.question.by == "module"):
+        row = entry.row
+        name = Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
+        means = (fmt(row.base_j, "J"), fmt(row.variant_j, "J")) if wide else ()
+        table.add_row(
+            name, *means, _difference(row), change(row), Text(row.verdict, style=_STYLES[row.verdict])
+        )
+    return table
+
+
+def _difference(row: Difference) -> str:
+    sign = "+" if row.difference_j > 0 else ""
+    return sign + fmt_pm(row.difference_j, "J", (row.high_j - row.low_j) / 2)
+
+
+def _unmatched(label: str, lone: Sequence[Unmatched]) -> Text:
+    shown = [f"{printable(one.name)} {fmt(one.energy_j, 'J')}" for one in lone[:_MOST_UNMATCHED]]
+    more = [f"{len(lone) - _MOST_UNMATCHED} more"] if len(lone) > _MOST_UNMATCHED else []
+    return Text(f"only in {printable(label)}: {', '.join((*shown, *more))}", style="dim")
+
+
+def _similarity(alike: Similarity, console: Console) -> None:
+    """For two variants a line, for more the matrices of Figure 9."""
+    if len(alike.labels) == 2:
+        pairs = (("energy", alike.stef_pcc), ("power", alike.stpf_pcc))
+        told = ", ".join(f"{what} {_number(matrix[1][0], '.4f')}" for what, matrix in pairs)
+        console.print(
+            f"accounting similarity over {alike.tensors[1][0]} tensors of both: PCC {told}; "
+            f"MED {_signed(alike.stef_med_j[1][0], 'J')}, {_signed(alike.stpf_med_w[1][0], 'W')}",
+            soft_wrap=not console.is_terminal,
+            markup=False,
+        )
+        return
+    console.print(_matrix("PCC of energy (STEF)", alike.labels, alike.stef_pcc, ".4f"))
+    console.print(_matrix("PCC of power (STPF)", alike.labels, alike.stpf_pcc, ".4f"))
+    console.print(_matrix("MED of energy, J: row less column", alike.labels, alike.stef_med_j, "+.3g"))
+    console.print(_matrix("MED of power, W: row less column", alike.labels, alike.stpf_med_w, "+.3g"))
+
+
+def _matrix(title: str, labels: Sequence[str], matrix: Matrix, form: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(title, no_wrap=True)
+    for label in labels:
+        table.add_column(printable(label), justify="right", overflow="ellipsis", max_width=14)
+    for label, cells in zip(labels, matrix, strict=True):
+        table.add_row(printable(label), *(_number(cell, form) for cell in cells))
+    table.add_row()
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _signed(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{'+' if value > 0 else ''}{fmt(value, unit)}"
+
+
+def _limit(one: Comparison, limit: Limit) -> Text:
+    verdict = "exceeded" if limit.exceeded else "holds"
+    return Text.assemble(
+        f"limit for {printable(limit.name)} of {printable(one.variant.label)}: at most "
+        f"+{100 * limit.limit:.3g} %, found {change(limit.found)}: ",
+        (verdict, "bold red" if limit.exceeded else "bold green"),
+    )

@@ -1,0 +1,133 @@
+"""One variant of a program: its recordings, and what each name drew in every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from joulemap.accounting.footprint import Footprint
+from joulemap.accounting.regions import NORMAL_975
+from joulemap.accounting.uncertainty import EDGE_RMS, intervals
+from joulemap.comparing.names import Rule, matched
+from joulemap.traces import Float64
+
+By = Literal["module", "tensor", "op", "phase", "device"]
+BYS: tuple[By, ...] = ("module", "tensor", "op", "phase", "device")
+
+WHOLE = "whole program"
+"""All that was drawn while recording: attributed and idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recording, accounted, and how many steps it has."""
+
+    name: str
+    footprint: Footprint
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An energy in one recording, its standard error within that recording, and whether that is known."""
+
+    energy_j: float
+    error_j: float
+    known: bool
+
+    def per(self, count: int) -> Amount:
+        """The same of one of ``count`` equal parts."""
+        return Amount(self.energy_j / count, self.error_j / count, self.known)
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """Repeats of one variant."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every name of an operation in any recording."""
+        return list(dict.fromkeys(word for run in self.runs for word in run.footprint.name.words))
+
+    def spelled_like(self, base: Variant, rules: Sequence[Rule]) -> Variant:
+        """The same with the base's names for the same things."""
+        words = dict(zip(self.names, matched(self.names, base.names, rules), strict=True))
+        runs = [replace(run, footprint=_renamed(run.footprint, words)) for run in self.runs]
+        return Variant(self.label, tuple(runs))
+
+    def summarised(self) -> Variant:
+        """Layers of a kind as one."""
+        runs = [replace(run, footprint=run.footprint.summarised()) for run in self.runs]
+        return Variant(self.label, tuple(runs))
+
+    def amounts(self, by: By, per_step: bool = False) -> list[dict[str, Amount]]:
+        """By recording, what each name drew: the whole program first, then idle, then what was asked."""
+        return [_amounts(run, by, per_step) for run in self.runs]
+
+    def tensors(self) -> dict[str, tuple[float, float]]:
+        """Mean energy (STEF, in J) and power while active (STPF, in W) of each summarised tensor."""
+        energy: dict[str, list[float]] = {}
+        power: dict[str, list[float]] = {}
+        for run in self.runs:
+            rows = run.footprint.summarised().rollup(keep=())
+            for name, joules, seconds in zip(
+                rows.name, rows.energy_j.tolist(), rows.active_s.tolist(), strict=True
+            ):
+                energy.setdefault(name, []).append(joules)
+                power.setdefault(name, []).append(joules / seconds if seconds else 0.0)
+        return {name: (float(np.mean(energy[name])), float(np.mean(power[name]))) for name in energy}
+
+
+def _renamed(footprint: Footprint, words: dict[str, str]) -> Footprint:
+    name = footprint.name.mapped([words[word] for word in footprint.name.words])
+    return footprint.rollup(name, keep=("op", "phase", "device", "domain"))
+
+
+def _amounts(run: Run, by: By, per_step: bool) -> dict[str, Amount]:
+    footprint = run.footprint
+    found = {WHOLE: _whole(footprint)}
+    for account in footprint.accounts:
+        low, high = account.idle_interval_j(footprint.blocks)
+        known = int((account.idle_block_j > 0).sum()) >= 2
+        found[f"{account.domain.name} idle"] = _amount(account.idle_j, low, high, known)
+    if by == "module":
+        for _, node in footprint.tree().walk():
+            found[node.path] = _amount(node.energy_j, node.low_j, node.high_j, node.spread)
+    else:
+        rows = footprint.rollup(footprint.name if by == "tensor" else getattr(footprint, by), keep=())
+        columns = zip(rows.name, rows.energy_j, rows.low_j, rows.high_j, rows.has_spread, strict=True)
+        for name, energy, low, high, known in columns:
+            found[name] = _amount(float(energy), float(low), float(high), bool(known))
+    return {name: amount.per(run.steps) if per_step else amount for name, amount in found.items()}
+
+
+def _amount(energy_j: float, low_j: float, high_j: float, known: bool) -> Amount:
+    """The longer side of the interval: below, zero may cut it short."""
+    half_j = max(high_j - energy_j, energy_j - low_j)
+    return Amount(energy_j, half_j / NORMAL_975, known)
+
+
+def _whole(footprint: Footprint) -> Amount:
+    accounts = footprint.accounts
+    energy_j = footprint.attributed_j + footprint.idle_j
+    block_j: Float64 = footprint.block_j.sum(axis=0)
+    for account in accounts:
+        block_j = block_j + account.idle_block_j
+    drawn_j = [a.measured_j - a.outside_j - a.other_processes_j for a in accounts]
+    meter = [
+        EDGE_RMS * a.period_s * drawn / max(a.covered_s, 1e-9)
+        for a, drawn in zip(accounts, drawn_j, strict=True)
+    ]
+    rms_j = float(np.sqrt(np.sum(np.square(meter))))
+    low, high = intervals(np.array([energy_j]), block_j[None, :], footprint.blocks, np.array([rms_j]))
+    return _amount(energy_j, float(low[0]), float(high[0]), int((block_j > 0).sum()) >= 2)
