@@ -7,12 +7,23 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 60
+
+
+_WITH_PIPES = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Chromium reads what it is asked from file 3 and answers in file 4."""
 
 
 def found() -> str | None:
@@ -29,11 +40,7 @@ class Chromium:
         self._from, write = os.pipe()
         self._process = subprocess.Popen(
             [
-                "/bin/sh",
-                "-c",
-                f'exec "$@" 3<&{read} 4>&{write}',
-                "sh",
-                program,
+                *(sys.executable, "-IS", "-c", _WITH_PIPES, str(read), str(write), program),
                 "--headless=new",
                 "--remote-debugging-pipe",
                 "--no-sandbox",  # for root, and the pages are our own
@@ -54,8 +61,11 @@ class Chromium:
         self._number, self._unread, self._session = 0, b"", None
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        self.events: list[dict[str, Any]] = []
-        self._attach()
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
 
     def _attach(self) -> None:
         targets = self.send("Target.getTargets")["targetInfos"]
@@ -104,7 +114,6 @@ class Chromium:
 
     def _note(self, event: dict[str, Any]) -> None:
         method, parameters = event.get("method"), event.get("params", {})
-        self.events.append(event)
         if method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(parameters["args"]))
         elif method == "Runtime.exceptionThrown":
@@ -185,9 +194,3 @@ class Chromium:
             "Input.dispatchKeyEvent", type="keyDown", key=key, code=key, text=text, windowsVirtualKeyCode=code
         )
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        import base64
-
-        answer = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))

@@ -1,6 +1,6 @@
 "use strict";
-// Elements from names, attributes and children. Text only ever becomes text nodes, so a module called <script>
-// is a name like any other.
+// Elements from names, attributes and children. Text only ever becomes text nodes, so a module that is called
+// like a tag is a name like any other.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -6,7 +6,7 @@ class Report {
   constructor(data) {
     this.model = new Model(data);
     this.state = {
-      phase: "all", focus: PROGRAM, selected: null,
+      phase: "all", focus: this.model.descend(PROGRAM, "all"), selected: null,
       go: (node, keyboard) => this.go(node, keyboard),
       select: (node) => this.select(node),
     };
@@ -132,6 +132,7 @@ function start() {
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
   matchMedia("print").addEventListener("change", redraw);
+  addEventListener("beforeprint", () => document.querySelectorAll(".machine").forEach((one) => { one.open = true; }));
   document.documentElement.dataset.ready = "yes";
 }
 
