@@ -25,7 +25,7 @@ from joulemap.accounting.sweep import Actors, share_out
 from joulemap.accounting.uncertainty import EDGE_RMS
 from joulemap.calls.table import Calls
 from joulemap.devices import Domain, roots
-from joulemap.errors import InputError
+from joulemap.errors import ConservationError, InputError
 from joulemap.processes import ProcessShares
 from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
@@ -149,7 +149,7 @@ class DomainCalls:
         parts = float(self.energy_j.sum()) + sum(self.rest_j.values())
         parts += self.other_processes_j + self.outside_j
         if abs(parts - self.measured_j) > _TOLERANCE * max(self.measured_j, 1e-6):
-            raise AssertionError(
+            raise ConservationError(
                 f"{self.domain.name}: calls and rest are {parts} J of {self.measured_j} J measured."
             )
         return self

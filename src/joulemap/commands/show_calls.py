@@ -45,11 +45,11 @@ def _run(recording: Recording, net: bool, given: Sequence[str]) -> Run:
     from joulemap.call_energy import account_calls_of
     from joulemap.views.calls import Run
 
-    calls, found = account_calls_of(recording, _baselines(recording, net, given))
+    calls, found = account_calls_of(recording, baselines_of(recording, net, given))
     return Run(recording.path.name, calls, found, (*recording.info.warnings, *recording.notes))
 
 
-def _baselines(recording: Recording, net: bool, given: Sequence[str]) -> dict[str, float]:
+def baselines_of(recording: Recording, net: bool, given: Sequence[str]) -> dict[str, float]:
     """As given, else as ``joulemap calibrate --idle`` kept them for the recording's machine. A recording of
     a program has no quiet time to read them off."""
     from joulemap.baselines import Baselines
