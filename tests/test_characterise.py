@@ -166,7 +166,7 @@ def test_readings_of_one_device_are_taken_by_turns_under_one_load(truth):
     found = characterise_together(channels, 1.0, load)
     assert times == [1.0]
     assert [one.quantity for one in found] == ["energy_j", "power_w", "power_w"]
-    assert all(one.updates > 5 and one.no_load == "" for one in found)
+    assert all(one.updates > 0 and one.no_load == "" for one in found)
 
 
 def test_the_cpu_load_says_when_it_worked():

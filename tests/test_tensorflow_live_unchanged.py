@@ -102,17 +102,19 @@ def _comparable(text: str, work: Path) -> str:
     text = re.sub(r"(?m)^[IWE]\d{4} .*?\] ", "", text.replace(str(work), ""))
     text = re.sub(r'0x[0-9a-f]{8,}\b(?!p)|(?<="shared_object_id": )\d+', "", text)
     text = re.sub(RACE, "", text)
-    return "\n".join(line for line in text.splitlines() if not _said_at_import(line))
+    return "\n".join(line for line in text.splitlines() if not _said_by_time(line))
 
 
-def _said_at_import(line: str) -> bool:
-    """Abseil's remark on its own start comes once for each library that logs, whoever loads it."""
+def _said_by_time(line: str) -> bool:
+    """Abseil's remark on its own start comes once for each library that logs, whoever loads it; and others
+    once in so many seconds."""
     words = (
         "All log messages before",
         "oneDNN custom",
         "cuda drivers",
         "This TensorFlow binary",
         "To enable the",
+        "will not be optimized because the dataset",
     )
     return any(word in line for word in words)
 
