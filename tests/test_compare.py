@@ -297,3 +297,9 @@ def test_what_cannot_be_compared_is_refused(folder, arguments):
 
 def test_choices_on_the_command_line_are_those_of_the_code():
     assert compare_command.BYS == variants.BYS
+
+
+def test_an_error_far_beyond_the_energy_has_no_relative_interval():
+    (row,) = differences(["a"], [{"a": Amount(1e-6, 1.0, True)}], [{"a": Amount(2e-6, 1.0, True)}], 0.05)
+    assert (row.relative_low, row.relative_high) == (None, None)
+    assert row.verdict == "cannot tell"

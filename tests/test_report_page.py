@@ -31,14 +31,7 @@ def make_pages(tmp_path_factory):
         recording = load(write_small(folder / f"{name}.joulemap", watts))
         found.append(contents(recording, account(recording), {"GPU:0": 50.0}, 400.0))
     (folder / "small.html").write_text(assemble(found[:1]))
-    matrix = {"title": "PCC", "note": "", "names": ["a", TAG], "values": [[1, -0.5], [-0.5, 1]]}
-    table = {
-        "title": "Differences",
-        "note": "A note.",
-        "columns": [["name", "module", ""], ["difference_j", "difference", "J"]],
-        "rows": [{"name": EVIL, "difference_j": 12.0}],
-    }
-    (folder / "two.html").write_text(assemble(found, {"tables": [table], "matrices": [matrix]}))
+    joulemap("report", folder / "small.joulemap", folder / "other.joulemap", "-o", folder / "two.html")
     return folder
 
 
@@ -292,7 +285,8 @@ def test_pictures_have_names_for_who_hears_them(page):
     assert stops == [1, 1]
 
 
-def test_several_recordings_have_tabs_and_what_a_comparison_found(browser, pages):
+def test_several_recordings_have_tabs_and_what_compare_says(browser, pages):
+    browser.send("Emulation.setEmulatedMedia", media="screen", features=[])
     browser.open(pages / "two.html")
     tabs = browser.run("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.textContent)")
     assert tabs == ["Side by side", "small.joulemap", "other.joulemap"]
@@ -300,7 +294,20 @@ def test_several_recordings_have_tabs_and_what_a_comparison_found(browser, pages
     assert "400.0 J" in text
     assert "480.0 J" in text
     assert EVIL in text
-    assert TAG in text
+    said = json.loads(
+        joulemap("compare", pages / "small.joulemap", pages / "other.joulemap", "--json").stdout
+    )
+    compared = browser.run(
+        "[...document.querySelectorAll('.compared tbody tr')]"
+        ".map((row) => [row.cells[0], row.querySelector('data'), row.cells[5]])"
+        ".map(([name, more, verdict]) => [name.textContent, Number(more.value), verdict.textContent])"
+    )
+    rows = said["comparisons"][0]["rows"]
+    assert [(name, verdict) for name, _, verdict in compared] == [
+        (row["name"], row["verdict"]) for row in rows
+    ]
+    assert [value for _, value, _ in compared] == pytest.approx([row["difference_j"] for row in rows])
+    assert browser.run("document.querySelectorAll('.cell').length") >= 12
     browser.click("[role=tab]:nth-child(3)")
     assert "480.0 J" in browser.run("document.querySelector('.lead').textContent")
     browser.press("ArrowLeft")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ def command(
     \b
     joulemap report run.joulemap -o report.html
     joulemap report run.joulemap --intensity 380      with CO2e, at 380 g/kWh
-    joulemap report a.joulemap b.joulemap             several beside each other
+    joulemap report a.joulemap b.joulemap             several beside each other, compared
     """
     path = output or Path(f"{recordings[0].name.removesuffix('.joulemap')}.html")
     grams = _grams(intensity)
@@ -74,29 +74,43 @@ def write(
     """Account recordings and write their page, whole or not at all."""
     from joulemap.recording.files import replace_bytes
     from joulemap.report.assemble import assemble
-
-    with progress("Making the report") as advance:
-        found = []
-        for number, recording in enumerate(recordings):
-            found.append(_contents(recording, intensity_g_per_kwh, baseline, rule, salvage))
-            _tell(advance, (number + 1) / len(recordings))
-        replace_bytes(path, assemble(found).encode())
-
-
-def _tell(advance: Callable[[float], None] | None, done: float) -> None:
-    if advance is not None:
-        advance(done)
-
-
-def _contents(
-    path: Path, intensity_g_per_kwh: float | None, baseline: Sequence[str], rule: Rule, salvage: bool
-) -> dict[str, Any]:
-    from joulemap.api import account, load
     from joulemap.report.contents import contents
 
+    pages, runs = [], []
+    with progress("Making the report") as advance:
+        for number, one in enumerate(recordings):
+            recording, footprint = _accounted(one, rule, salvage)
+            watts = _idle_power(recording, footprint, baseline)
+            pages.append(contents(recording, footprint, watts, intensity_g_per_kwh))
+            runs.append((_label(one, recordings), recording, footprint))
+            if advance is not None:
+                advance((number + 1) / (len(recordings) + 1))
+        replace_bytes(path, assemble(pages, _compared(runs) if len(runs) > 1 else None).encode())
+
+
+def _accounted(path: Path, rule: Rule, salvage: bool) -> tuple[Recording, Footprint]:
+    from joulemap.api import account, load
+
     recording = load(path, salvage=salvage)
-    footprint = account(recording, rule)
-    return contents(recording, footprint, _idle_power(recording, footprint, baseline), intensity_g_per_kwh)
+    return recording, account(recording, rule)
+
+
+def _label(path: Path, paths: Sequence[Path]) -> str:
+    """The recording's name; the whole path where that does not tell it from the others."""
+    names = [other.name for other in paths]
+    return str(path) if names.count(path.name) > 1 else path.name.removesuffix(".joulemap")
+
+
+def _compared(runs: Sequence[tuple[str, Recording, Footprint]]) -> dict[str, Any]:
+    """Each recording as a variant of its own, against the first."""
+    from joulemap.comparing.comparison import Question, compare, to_json
+    from joulemap.comparing.variant import Run, Variant
+
+    variants = []
+    for name, recording, footprint in runs:
+        steps = recording.steps()
+        variants.append(Variant(name, (Run(name, footprint, 0 if steps is None else len(steps)),)))
+    return to_json(compare(variants, Question()))
 
 
 def _idle_power(recording: Recording, footprint: Footprint, given: Sequence[str]) -> dict[str, float] | None:

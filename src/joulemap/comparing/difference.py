@@ -26,6 +26,9 @@ VERDICTS: tuple[Verdict, ...] = ("more", "less", "no difference seen", "cannot t
 
 CHANCE = 0.05
 
+_ANY_CHANGE = 100.0
+"""As a logarithm: what may have grown by that much may have done anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -169,8 +172,9 @@ def _p(difference: Float64, found: _Estimate) -> Float64:
 
 
 def _relative(found: _Estimate, half_t: Float64) -> list[tuple[float, float] | tuple[None, None]]:
-    """The interval of the relative change, from the logarithm of the ratio, which both errors widen."""
-    positive = (found.base_j > 0) & (found.variant_j > 0)
+    """The interval of the relative change, from the logarithm of the ratio, which both errors widen; None
+    where an error is so large that any change is inside it."""
+    positive = (found.base_j > 0) & (found.variant_j > 0) & (half_t * found.log_error < _ANY_CHANGE)
     ratio = np.divide(found.variant_j, found.base_j, out=np.ones(len(positive)), where=positive)
     half = np.where(positive, half_t * found.log_error, 0.0)
     low, high = np.expm1(np.log(ratio) - half).tolist(), np.expm1(np.log(ratio) + half).tolist()

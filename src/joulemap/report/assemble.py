@@ -36,9 +36,7 @@ _SCRIPTS = (
 def assemble(recordings: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> str:
     """The page of some recordings, each as :func:`joulemap.report.contents.contents` makes it.
 
-    ``comparison`` is what a comparison of them found: ``tables``, each with ``title``, ``note``, ``rows`` and
-    ``columns`` as ``[key, heading, unit or ""]``; ``matrices``, each with ``title``, ``note``, ``names`` and
-    ``values``.
+    ``comparison`` is the document of ``compare --json`` about them.
     """
     script = "\n".join(_source(name) for name in _SCRIPTS)
     style = _source("style.css")

@@ -1,12 +1,18 @@
 "use strict";
-// Several recordings beside each other; and what `joulemap compare` found, where the page holds it.
+// Several recordings beside each other, and what `joulemap compare --json` says of them.
 
 function overviewSection(recordings, comparison) {
   return el("section", { id: "overview", "aria-labelledby": "overview-title" },
     el("h1", { id: "overview-title" }, `${count(recordings.length)} recordings`),
-    el("p", { class: "note" }, "Beside each other, as each was accounted. Whether a difference is one is for a comparison to say."),
     totalsTable(recordings), modulesTable(recordings),
-    comparison ? [comparison.tables.map(comparedTable), comparison.matrices.map(matrix)] : null);
+    comparison ? [
+      el("h2", {}, "What changed"),
+      el("p", { class: "note" }, `Each against the first, as joulemap compare does it, corrected for many comparisons (${printable(comparison.correction)}). No difference seen: none beyond ${percent(comparison.margin)} of the base.`),
+      comparison.comparisons.map(differences),
+      el("h2", {}, "How alike they are"),
+      el("p", { class: "note" }, "Over the tensors that both have, layers of a kind together. A row’s recording less the column’s."),
+      similarities(comparison.similarity),
+    ] : null);
 }
 
 function totalsTable(recordings) {
@@ -35,16 +41,53 @@ function modulesTable(recordings) {
   return table("The outermost modules", [["module", ({ name }) => printable(name)], ...recordings.map((data, at) => [printable(data.name), cell(at), true])], rows);
 }
 
-// {title, note, columns: [[key, heading, unit]], rows}: what has a unit is a quantity.
-function comparedTable({ title, note, columns: keys, rows }) {
-  const cell = (key, unit) => (row) => (row[key] === null || row[key] === undefined ? "" : unit === "%" ? percent(row[key]) : unit ? quantity(row[key], unit) : printable(String(row[key])));
-  return el("div", {}, table(title, keys.map(([key, heading, unit]) => [heading, cell(key, unit), Boolean(unit)]), rows), note ? el("p", { class: "note" }, note) : null, el("p", { class: "tools" }, csvButton("comparison.csv", () => rows)));
+const VERDICTS = { more: "more", less: "less" };
+
+// One variant against the base: each module's difference with its interval and a verdict.
+function differences({ base, variant, rows, only_in_base, only_in_variant, notes }) {
+  const change = (row) => (row.relative === null ? "" : signed(row.relative, percent))
+    + (row.relative_low === null ? "" : ` (${signed(row.relative_low, percent)} … ${signed(row.relative_high, percent)})`);
+  const card = (row) => () => ({
+    title: printable(row.name),
+    lines: [
+      ["difference", signed(row.difference_j, (value) => quantity(value, "J"))],
+      ["95 % interval", `${signed(row.low_j, (value) => quantity(value, "J"))} to ${signed(row.high_j, (value) => quantity(value, "J"))}`],
+      row.relative_low === null ? null : ["of the base", `${signed(row.relative_low, percent)} to ${signed(row.relative_high, percent)}`],
+      ["chance of it without a change", row.p_corrected.toPrecision(2)],
+    ],
+  });
+  const lone = [...only_in_base.map((one) => [one, base.label]), ...only_in_variant.map((one) => [one, variant.label])];
+  return el("div", { class: "compared" },
+    table(`${printable(variant.label)} against ${printable(base.label)}`, [
+      ["module", (row) => printable(row.name)],
+      [printable(base.label), (row) => quantity(row.base_j, "J"), true],
+      [printable(variant.label), (row) => quantity(row.variant_j, "J"), true],
+      ["difference", (row) => datum(signed(row.difference_j, (value) => quantity(value, "J")), row.difference_j, card(row)), true],
+      ["change (95 %)", change, true],
+      ["verdict", (row) => el("span", { class: `verdict ${VERDICTS[row.verdict] || ""}` }, row.verdict)],
+    ], rows),
+    lone.length ? el("p", { class: "note" }, "Without a counterpart: ", lone.map(([one, label]) => `${printable(one.name)} (${printable(label)}, ${quantity(one.energy_j, "J")})`).join(", ")) : null,
+    notes.map((note) => el("p", { class: "note" }, printable(note))),
+    el("p", { class: "tools" }, csvButton("comparison.csv", () => rows)));
 }
 
-// {title, note, names, values}: a heat map with its numbers in it.
-function matrix({ title, note, names, values }) {
+function signed(value, text) {
+  return value === 0 ? text(0) : `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`;
+}
+
+// Figure 9 of the paper: how alike the variants are, tensor by tensor.
+function similarities({ labels, stef_pcc, stpf_pcc, stef_med_j, stpf_med_w }) {
+  return el("div", { class: "columns" },
+    matrix("PCC of energy (STEF)", labels, stef_pcc, (value) => value.toFixed(4)), matrix("PCC of power (STPF)", labels, stpf_pcc, (value) => value.toFixed(4)),
+    matrix("Mean difference of energy (MED)", labels, stef_med_j, (value) => signed(value, (one) => quantity(one, "J"))),
+    matrix("Mean difference of power (MED)", labels, stpf_med_w, (value) => signed(value, (one) => quantity(one, "W"))));
+}
+
+// A heat map with its numbers in it; below zero it is blue.
+function matrix(title, names, values, text) {
   const most = Math.max(...values.flat().map((value) => Math.abs(value || 0)), 1e-12);
-  const cell = (at) => (row) => (row.values[at] === null ? "" : el("span", { class: row.values[at] < 0 ? "cell below" : "cell", "--heat": String(Math.abs(row.values[at]) / most) }, row.values[at].toPrecision(4)));
+  const cell = (at) => (row) => (row.values[at] === null ? "not defined" : el("span", { class: row.values[at] < 0 ? "cell below" : "cell", "--heat": String(Math.abs(row.values[at]) / most) }, text(row.values[at])));
   const rows = names.map((name, at) => ({ name, values: values[at] }));
-  return el("div", {}, table(title, [["", ({ name }) => printable(name)], ...names.map((name, at) => [printable(name), cell(at), true])], rows), note ? el("p", { class: "note" }, note) : null);
+  const records = () => rows.map(({ name, values: numbers }) => ({ name, ...Object.fromEntries(names.map((other, at) => [other, numbers[at]])) }));
+  return el("div", {}, table(title, [["", ({ name }) => printable(name)], ...names.map((name, at) => [printable(name), cell(at), true])], rows), el("p", { class: "tools" }, csvButton("similarity.csv", records)));
 }
