@@ -28,6 +28,7 @@ COMMANDS = {
     "import": "joulemap.commands.import_",
     "merge": "joulemap.commands.merge",
     "monitor": "joulemap.commands.monitor",
+    "precision": "joulemap.commands.precision",
     "report": "joulemap.commands.report",
     "run": "joulemap.commands.run",
     "scale": "joulemap.commands.scale",

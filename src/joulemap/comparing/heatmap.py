@@ -8,7 +8,7 @@ from html import escape
 from joulemap.comparing.similarity import Matrix, Similarity
 
 _CELL, _GAP, _TOP, _CHARACTER = 56, 40, 58, 6.6
-_STYLE = (
+STYLE = (
     "text{font:12px system-ui,Helvetica,Arial,sans-serif;fill:#1c1917}"
     ".c{text-anchor:middle}.r{text-anchor:end}.t{font-weight:600}@media(prefers-color-scheme:dark)"
     "{.o{fill:#e7e5e4}}"
@@ -31,17 +31,18 @@ def heat_map(alike: Similarity) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" aria-label="accounting similarity">',
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
     ]
     for number, (title, matrix, signed) in enumerate(panels):
         x, y = (number % 2) * (left + side + _GAP) + left, (number // 2) * (_TOP + side + _GAP / 2) + _TOP
-        parts += _panel(title, alike.labels, matrix, signed, x, y)
+        parts += panel(title, alike.labels, matrix, signed, x, y)
     return "\n".join((*parts, "</svg>", ""))
 
 
-def _panel(
+def panel(
     title: str, labels: Sequence[str], matrix: Matrix, signed: bool, left: float, top: float
 ) -> Iterator[str]:
+    """One matrix with its title and the labels of rows and columns; ``signed`` numbers are red or blue."""
     yield f'<text class="t o" x="{left:.0f}" y="{top - 34:.0f}">{escape(title)}</text>'
     known = [abs(cell) for row in matrix for cell in row if cell is not None]
     largest = max(known, default=0.0) or 1.0

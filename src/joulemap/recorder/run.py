@@ -18,16 +18,19 @@ from joulemap.recorder.ranks import Rank, launcher_notes
 from joulemap.recorder.settings import Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
+from joulemap.units import NS_PER_S
 
 _REPORT = "What was recorded is kept. Please report this: it is a bug in joulemap."
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How it went: the program's exit code (minus its signal), and what was wrong with the recording."""
+    """How it went: the program's exit code (minus its signal), how long it ran from its first line to the end
+    of its process, and what was wrong with the recording."""
 
     path: Path
     code: int
+    seconds: float
     problem: JoulemapError | None = None
 
 
@@ -48,19 +51,21 @@ def run(
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(arguments, output_to_errors)
     metering = Metering.of(writer, rank)
+    begin_ns = time.monotonic_ns()
     program.go(Settings(str((path / RAW).absolute()), plan).to_json())
     code = program.wait()
-    ended_ns = time.time_ns()
+    seconds, ended_ns = (time.monotonic_ns() - begin_ns) / NS_PER_S, time.time_ns()
     try:
         metering.stop(writer)
         overhead = None if plan.trace_all or plan.steps else plan.overhead
         with watching() if watching else nullcontext() as progress:
             finish(writer, ended_ns, how=how_it_ended(code), overhead=overhead, progress=progress)
     except JoulemapError as error:
-        return Ran(path, code, error)
+        return Ran(path, code, seconds, error)
     except Exception as error:  # noqa: BLE001 - the program's exit code comes first, whatever happens to us
-        return Ran(path, code, JoulemapError(f"The recording could not be finished: {error!r}.", _REPORT))
-    return Ran(path, code)
+        problem = JoulemapError(f"The recording could not be finished: {error!r}.", _REPORT)
+        return Ran(path, code, seconds, problem)
+    return Ran(path, code, seconds)
 
 
 def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
