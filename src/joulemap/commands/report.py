@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +81,15 @@ def write(
         for number, one in enumerate(recordings):
             recording, footprint = _accounted(one, rule, salvage)
             watts = _idle_power(recording, footprint, baseline)
-            pages.append(contents(recording, footprint, watts, intensity_g_per_kwh))
+            part = _part(advance, number, len(recordings))
+            pages.append(contents(recording, footprint, watts, intensity_g_per_kwh, part))
             runs.append((_label(one, recordings), recording, footprint))
-            if advance is not None:
-                advance((number + 1) / (len(recordings) + 1))
         replace_bytes(path, assemble(pages, _compared(runs) if len(runs) > 1 else None).encode())
+
+
+def _part(advance: Callable[[float], None] | None, number: int, count: int) -> Callable[[float], None] | None:
+    """What one of several recordings adds to the whole; comparing them takes the last tenth."""
+    return None if advance is None else lambda done: advance(0.9 * (number + done) / count)
 
 
 def _accounted(path: Path, rule: Rule, salvage: bool) -> tuple[Recording, Footprint]:

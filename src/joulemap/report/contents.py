@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulemap.accounting.footprint import Footprint
 from joulemap.recording import Recording
 from joulemap.report.activity import MOST, activity
 from joulemap.report.calls import call_sites
-from joulemap.report.nodes import nodes, phases
+from joulemap.report.nodes import largest, nodes, phases
 from joulemap.report.summary import summary
 from joulemap.report.tensors import tensors
 from joulemap.report.timeline import power_line, span_ns, steps
@@ -24,20 +24,28 @@ def contents(
     footprint: Footprint,
     baseline_w: Mapping[str, float] | None = None,
     intensity_g_per_kwh: float | None = None,
+    advance: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
-    """One recording, accounted, as the page holds it."""
+    """One recording, accounted, as the page holds it; ``advance`` hears how much of it is done."""
     info = recording.info
-    return {
-        "format": FORMAT,
-        "name": recording.path.name,
-        "about": _about(recording),
-        "summary": summary(footprint, recording.power(), info.window_ns, baseline_w, intensity_g_per_kwh),
-        "phases": phases(footprint),
-        "nodes": nodes(footprint, recording.program()),
-        "tensors": tensors(footprint),
-        "timeline": _timeline(recording, footprint),
-        "calls": call_sites(recording),
+    tree = nodes(footprint, recording.program())
+    parts: dict[str, Callable[[], Any]] = {
+        "about": lambda: _about(recording),
+        "summary": lambda: summary(
+            footprint, recording.power(), info.window_ns, baseline_w, intensity_g_per_kwh
+        ),
+        "phases": lambda: phases(footprint),
+        "nodes": lambda: tree,
+        "tensors": lambda: tensors(footprint),
+        "timeline": lambda: _timeline(recording, footprint, largest(tree, MOST)),
+        "calls": lambda: call_sites(recording),
     }
+    page: dict[str, Any] = {"format": FORMAT, "name": recording.path.name}
+    for number, (name, make) in enumerate(parts.items()):
+        page[name] = make()
+        if advance is not None:
+            advance(0.5 + 0.5 * (number + 1) / len(parts))
+    return page
 
 
 def _about(recording: Recording) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def _about(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _timeline(recording: Recording, footprint: Footprint) -> dict[str, Any]:
+def _timeline(recording: Recording, footprint: Footprint, modules: list[str]) -> dict[str, Any]:
     power, window_ns = recording.power(), recording.info.window_ns
     span = span_ns(power, window_ns)
     start_ns, end_ns = window_ns or span
@@ -63,11 +71,5 @@ def _timeline(recording: Recording, footprint: Footprint) -> dict[str, Any]:
         "window_s": [(start_ns - span[0]) / NS_PER_S, (end_ns - span[0]) / NS_PER_S],
         "power": [power_line(trace, span[0]) for trace in power if len(trace)],
         "steps": steps(recording.steps(), footprint, span[0]),
-        "activity": activity(recording.events(), span, _largest_modules(footprint)),
+        "activity": activity(recording.events(), span, modules),
     }
-
-
-def _largest_modules(footprint: Footprint) -> list[str]:
-    tree = footprint.tree()
-    ordered = sorted((node for _, node in tree.walk()), key=lambda node: -node.energy_j)
-    return [node.path for node in ordered[:MOST]]

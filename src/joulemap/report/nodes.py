@@ -34,6 +34,15 @@ def nodes(footprint: Footprint, program: Program) -> dict[str, Any]:
     return {"name": [node.name for _, node in tree.walk()], "parent": _parents(tree), "views": views}
 
 
+def largest(tree: dict[str, Any], count: int) -> list[str]:
+    """The paths of the nodes with the most energy."""
+    paths: list[str] = []
+    for name, parent in zip(tree["name"], tree["parent"], strict=True):
+        paths.append(_joined(paths[parent] if parent >= 0 else "", name))
+    energy_j = tree["views"][ALL]["energy_j"]
+    return [paths[node] for node in sorted(range(len(paths)), key=lambda node: -energy_j[node])[:count]]
+
+
 def phases(footprint: Footprint) -> list[str]:
     """The phases that drew energy, in the order in which they run."""
     drawn = np.bincount(
