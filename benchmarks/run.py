@@ -24,9 +24,10 @@ from rich.table import Table
 
 import monitor
 from joulemap.accounting import attribute
+from joulemap.frameworks.kineto import trace_of
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
-from synthetic import flat_events, nested_events, power_over
+from synthetic import flat_events, kineto_columns, nested_events, power_over
 
 RESULTS = Path(__file__).parent / "results"
 MILLION = 1_000_000
@@ -132,6 +133,17 @@ def recording() -> list[Result]:
     ]
 
 
+def kineto() -> list[Result]:
+    """A million of PyTorch's events, from the profiler's columns to named rows."""
+    columns = kineto_columns(MILLION)
+    took, ratio = against_argsort(lambda: trace_of(columns), 2)
+    peak = peak_bytes(lambda: trace_of(columns)) / len(columns)
+    return [
+        Result("name 1 M events of PyTorch", took, "s", 10, f"{ratio:.1f} x argsort"),
+        Result("memory, 1 M events of PyTorch", peak, "B/event", None, "peak"),
+    ]
+
+
 def imports() -> list[Result]:
     """What ``import joulemap`` adds to starting the interpreter."""
 
@@ -164,7 +176,7 @@ def _monitoring(what: str, meters: str, limit: float | None) -> Result:
 
 def main() -> int:
     """Measure, print, keep, and say whether every limit holds."""
-    results = accounting() + growth() + recording() + imports() + monitoring()
+    results = accounting() + growth() + recording() + kineto() + imports() + monitoring()
     table = Table(box=None, header_style="bold")
     for column in ("what", "figure", "limit", "", "detail"):
         table.add_column(column, justify="right" if column in ("figure", "limit") else "left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from joulemap.devices import Domain
+from joulemap.frameworks.kineto import KinetoColumns
 from joulemap.labels import Labels
 from joulemap.traces import EventTrace, PowerTrace
 
@@ -53,6 +54,48 @@ def nested_events(count: int) -> EventTrace:
         end_ns=(starts + lengths).ravel()[order],
         lane=lanes.ravel()[order],
         kind=Labels(kinds.ravel()[order], ("op", "worker", "kernel", "runtime")),
+    )
+
+
+LAYERS = 40
+_FORWARD = ("M:layers.{}", "aten::linear", "aten::addmm", "cudaLaunchKernel", "gemm")
+_BACKWARD = ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0", "aten::mm")
+_CALL = (*_FORWARD, *_BACKWARD, "cudaLaunchKernel", "gemm")
+_CATEGORIES = ("cpu_op", "cuda_runtime", "kernel")
+
+
+def kineto_columns(count: int) -> KinetoColumns:
+    """Training steps as PyTorch's profiler has them: of every ten events, five are a layer's forward pass and
+    five its backward pass on another thread, each with a launch and its kernel."""
+    calls = count // len(_CALL)
+    number = np.arange(calls)
+    layer, step = number % LAYERS, number // LAYERS
+    forward = EPOCH_NS + (2 * step * LAYERS + layer) * 10_000
+    backward = EPOCH_NS + (2 * step * LAYERS + 2 * LAYERS - 1 - layer) * 10_000
+    begin = np.column_stack((*[forward] * 5, *[backward] * 5))
+    begin = begin + np.array([0, 500, 1_000, 1_500, 3_000, 0, 500, 1_000, 1_500, 3_000])
+    length = np.array([9_000, 8_000, 7_000, 500, 6_000] * 2)
+    words = tuple(word.format(one) for one in range(LAYERS) for word in _CALL)
+    kernel = np.array([0, 0, 0, 0, 1] * 2)
+    launch = np.array([0, 0, 0, 1, 1] * 2)
+    of_backward = np.repeat([0, 1], 5)
+    first = number[:, None] * len(_CALL) + 1  # ids count events, and a launch and its kernel share theirs
+    own = first + np.arange(len(_CALL))
+    sequence = np.where(np.isin(np.arange(10), (2, 5, 6)), number[:, None], -1)
+    return KinetoColumns(
+        name=Labels((layer[:, None] * len(_CALL) + np.arange(len(_CALL))).ravel().astype(np.int32), words),
+        category=Labels(np.tile(kernel * 2 + launch * (1 - kernel), calls).astype(np.int32), _CATEGORIES),
+        start_ns=begin.ravel(),
+        end_ns=(begin + length).ravel(),
+        device=np.tile(kernel - 1, calls),
+        lane=Labels(
+            np.tile(np.where(kernel, 2, of_backward), calls).astype(np.int32), ("1", "2", "stream 7")
+        ),
+        op_id=np.where(launch, first + 5 * of_backward + 2, own).ravel(),
+        correlation=(launch * (first + 5 * of_backward + 3)).ravel(),
+        sequence=sequence.ravel(),
+        forward_thread=np.tile(np.isin(np.arange(10), (5, 6)).astype(np.int64), calls),
+        thread_number=np.tile(1 + of_backward, calls),
     )
 
 

@@ -7,7 +7,7 @@ of Python for an event in between.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from joulemap.frameworks.torch.dataflow import Dataflow
 FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
-_ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "start_thread_id", "fwd_thread_id", "sequence_nr")
+_ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "sequence_nr")
 
 
 def write_events(
@@ -28,9 +28,7 @@ def write_events(
 ) -> None:
     """Write ``events.npz`` below ``folder``, whole or not at all; shapes where the dataflow is known too."""
     kind = type(events[0]) if len(events) else None
-    columns: dict[str, NDArray[Any]] = {
-        name: _numbers(kind, name, events) for name in (*_ON_ALL, "correlation_id")
-    }
+    columns: dict[str, NDArray[Any]] = {name: _numbers(kind, name, events) for name in _ON_ALL}
     columns["name"], names = _words(map(kind.name, events) if kind else ())
     columns["category"], categories = _words(_categories(kind, events))
     off_host = _off_host(columns["category"], categories)
@@ -38,6 +36,8 @@ def write_events(
     elsewhere = [events[row] for row in off_host.tolist()]
     columns["linked"] = _numbers(kind, "linked_correlation_id", elsewhere)
     columns["device"] = _numbers(kind, "device_index", elsewhere)
+    columns |= _threads(kind, events, columns)
+    columns["correlation_id"] = _numbers(kind, "correlation_id", events if elsewhere else [], len(events))
     said: dict[str, Any] = {"format": FORMAT, "names": names, "categories": categories}
     said |= {"classes": list(classes), "signatures": []}
     if flow is not None:
@@ -52,9 +52,26 @@ def write_events(
     part.replace(folder / FILE)
 
 
-def _numbers(kind: Any, name: str, events: Sequence[Any]) -> NDArray[np.int64]:
-    getter = getattr(kind, name, None)
-    return np.fromiter(map(getter, events) if getter else (), np.int64, len(events) if getter else 0)
+def _numbers(kind: Any, name: str, events: Sequence[Any], rows: int | None = None) -> NDArray[np.int64]:
+    """What a getter says of every event; zeros for ``rows`` that are not asked."""
+    if not len(events):
+        return np.zeros(rows or 0, np.int64)
+    return np.fromiter(map(getattr(kind, name), events), np.int64, len(events))
+
+
+def _threads(
+    kind: Any, events: Sequence[Any], columns: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.int64]]:
+    """torch's own numbers for threads. One event of each thread tells its number, and only what is
+    differentiated tells which thread its forward pass was on."""
+    place = columns["device_resource_id"] * 2
+    place[columns["off_host"]] += 1  # a stream may have the number of a thread
+    _, first, which = np.unique(place, return_index=True, return_inverse=True)
+    ids = _numbers(kind, "start_thread_id", [events[row] for row in first.tolist()])
+    forward = np.zeros(len(events), np.int64)
+    asked = np.flatnonzero(columns["sequence_nr"] >= 0)
+    forward[asked] = _numbers(kind, "fwd_thread_id", [events[row] for row in asked.tolist()])
+    return {"start_thread_id": ids[which.reshape(-1)], "fwd_thread_id": forward}
 
 
 def _words(values: Iterable[str]) -> tuple[NDArray[np.int32], list[str]]:
