@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,17 @@ from joulemap.frameworks.torch.adapter import TorchAdapter
 from joulemap.frameworks.torch.raw import read_raw
 from tests.tensorflow_live import Heard
 
+INDUCTOR = "torch._inductor.compile_fx"
+
 
 @contextmanager
 def attached(folder: Path) -> Iterator[tuple[TorchAdapter, Heard]]:
     adapter, heard = TorchAdapter(folder), Heard()
     for module in adapter.watches:
-        importlib.import_module(module)
-        adapter.attach(module, heard)
+        if module != INDUCTOR:  # seconds to import; who wants it has it imported
+            importlib.import_module(module)
+        if module in sys.modules:
+            adapter.attach(module, heard)
     try:
         yield adapter, heard
     finally:

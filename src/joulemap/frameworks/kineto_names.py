@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -32,6 +32,8 @@ ACCUMULATE = "AccumulateGrad"
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
 MODULE_CLASS = "nn.Module: "
+KERNEL_PLACE = "C:"
+"""Of ranges of ours around a compiled kernel, with the path below the module that its region is in."""
 _EVALUATE = "autograd::engine::evaluate_function"
 _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
@@ -71,6 +73,7 @@ class Role(IntEnum):
     OPTIMIZER = 9
     EVALUATE = 10
     GLUE = 11
+    COMPILED = 12
 
 
 _BY_CATEGORY = {
@@ -96,6 +99,8 @@ def roles(name: Labels, category: Labels) -> NDArray[np.int64]:
 def _role_of_name(name: str) -> Role:
     if name.startswith("M:"):
         return Role.MODULE
+    if name.startswith(KERNEL_PLACE):
+        return Role.COMPILED
     if name.startswith(MODULE_CLASS):
         return Role.PYTHON_MODULE
     if name.startswith(_EVALUATE):
@@ -180,6 +185,8 @@ class Paths:
     def __init__(self, name: Labels) -> None:
         self._name = name
         self._codes: dict[str, int] = {}
+        self._around: dict[int, int] = {}
+        """What each compiled region is in."""
         self.words: list[str] = [UNNAMED, MODEL]
 
     def code(self, path: str) -> int:
@@ -198,10 +205,29 @@ class Paths:
 
     def within(self, above: Int64, rows: Int64) -> Int64:
         """The paths that ranges open inside the paths around them."""
+        return self._each(self._opened, above, rows)
+
+    def of_kernels(self, region: Int64, rows: Int64) -> Int64:
+        """The paths of compiled kernels' ranges (``C:a.b``): beside their regions, not inside them."""
+        return self._each(self._of_kernel, region, rows)
+
+    def _each(self, path_of: Callable[[int, str], int], above: Int64, rows: Int64) -> Int64:
+        """``path_of`` what is above a row and the row's name, asked once for every pair."""
         words = len(self._name.words)
         used, where = np.unique(above * words + self._name.codes[rows], return_inverse=True)
-        parts = ((pair // words, self._name.words[pair % words]) for pair in used.tolist())
-        return np.array([self.code(self.joined(path, _part(word))) for path, word in parts], np.int64)[where]
+        pairs = ((pair // words, self._name.words[pair % words]) for pair in used.tolist())
+        return np.array([path_of(path, word) for path, word in pairs], np.int64)[where]
+
+    def _opened(self, above: int, range_name: str) -> int:
+        code = self.code(self.joined(above, _part(range_name)))
+        if _COMPILED.match(range_name):
+            self._around[code] = above
+        return code
+
+    def _of_kernel(self, region: int, range_name: str) -> int:
+        around = self._around.get(region, region)
+        path = range_name.removeprefix(KERNEL_PLACE).replace(".", SEPARATOR)
+        return self.code(self.joined(around, path)) if path else max(around, self.ROOT)
 
     def joined(self, path: int, part: str) -> str:
         """A part below a path; directly in the model or outside every range it starts a path of its own."""

@@ -67,6 +67,8 @@ def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[
         path[full] = paths.absolute(full)
         part = rows[(role == Role.RANGE) | (role == Role.PYTHON_MODULE)]
         path[part] = paths.within(path[part], part)
+        kernel = rows[role == Role.COMPILED]
+        path[kernel] = paths.of_kernels(path[kernel], kernel)
         known = rows[given[rows] != NONE]
         path[known] = given[known]
         module = rows[(role == Role.MODULE) | (role == Role.PYTHON_MODULE)]

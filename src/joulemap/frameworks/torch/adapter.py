@@ -15,6 +15,7 @@ from joulemap.frameworks.torch.hooks import (
     hook_loaders,
 )
 from joulemap.frameworks.torch.profiler import Profiler
+from joulemap.frameworks.torch.provenance import Provenance
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch, call_in_children
 
@@ -23,7 +24,7 @@ class TorchAdapter:
     """Hooks at the level of classes and modules; ``detach`` leaves these as they were."""
 
     name = "torch"
-    watches = ("torch", "torch.utils.data.dataloader", "torch._dynamo")
+    watches = ("torch", "torch.utils.data.dataloader", "torch._dynamo", "torch._inductor.compile_fx")
 
     def __init__(self, folder: Path) -> None:
         self._watch = Watch("PyTorch")
@@ -31,6 +32,7 @@ class TorchAdapter:
         self._profiler: Profiler | None = None
         self._finder = StepFinder(self._watch, self._settle)
         self._calls = Calls(self._watch, self._finder)
+        self._provenance = Provenance(self._watch, folder, self._calls.is_open)
         self._attached: set[str] = set()
         call_in_children(self._leave_to_parent)
 
@@ -55,6 +57,8 @@ class TorchAdapter:
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":
             attempt(hook_compiler, self._watch, self._patches)
+        elif module == "torch._inductor.compile_fx":
+            attempt(self._provenance.hook, self._patches)
 
     def start(self, folder: Path) -> None:
         """Open a profiler session; ``TracerBusy`` where one is open."""
@@ -67,6 +71,7 @@ class TorchAdapter:
         if self._profiler is None:
             raise TracerBusy("No session of PyTorch's profiler is open.", "Start one first.")
         self._profiler.stop()
+        self._watch.attempt(self._provenance.write)
 
     def detach(self) -> None:
         """Take every hook out, and end a session that is open."""

@@ -54,6 +54,10 @@ class Calls:
 
         patches.put(Module, "__call__", self._around(Module.__call__))
 
+    def is_open(self) -> bool:
+        """Whether this thread is inside a module's call."""
+        return self._thread.inside
+
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         thread = self._thread
         begins, ends = self._beginning(), self._ending()
@@ -80,6 +84,7 @@ class Calls:
         from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
+        unseen(_Call.__new__)  # which is Python, too
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:

@@ -18,6 +18,7 @@ from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
+from joulemap.frameworks.torch.compiled import read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.names import MODULE, NOBODY
@@ -42,14 +43,14 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
     files = sorted(folder.rglob(FILE))
     sessions = [_read(path) for path in files]
-    prefixes = _prefixes(sessions)
+    prefixes, graphs = _prefixes(sessions), read_graphs(folder)
     events: list[EventTrace] = []
     notes: list[str] = []
     phases: dict[Edge, set[str]] = {}
     signatures: Counter[tuple[str, str, str, str]] = Counter()
     for number, session in enumerate(sessions):
         kept = ~_has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
-        trace = trace_of(_columns(session, prefixes).take(kept))
+        trace = trace_of(with_kernels(_columns(session, prefixes).take(kept), graphs))
         events.append(trace.events)
         notes += trace.notes
         for phase, edge in _edges(session, trace, prefixes):
@@ -134,7 +135,8 @@ def _signatures(
     """How often each operation was called with what: name, operation, phase, signature as written."""
     if "signature" not in session.columns:
         return {}
-    said = session.columns["signature"][kept][trace.host_rows]
+    said = session.columns["signature"][kept]
+    said = said[trace.host_rows[trace.host_rows < len(said)]]  # kernels that were added behind have none
     events = trace.events
     rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
     keys = np.stack([events.name.codes[rows], events.op.codes[rows], events.phase.codes[rows], said[rows]])

@@ -1,0 +1,191 @@
+"""Kernels of ``torch.compile`` below the modules that they come from: made here, and out of caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+from torch._dynamo.utils import counters  # noqa: E402
+
+from joulemap.frameworks.torch import provenance  # noqa: E402
+from joulemap.frameworks.torch.adapter import TorchAdapter  # noqa: E402
+from tests.tensorflow_live import Heard  # noqa: E402
+from tests.torch_live import INDUCTOR, attached, layers, session  # noqa: E402
+
+pytest.importorskip(INDUCTOR)
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """Without bias, so that inductor has no C++ kernel to make, which takes seconds each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+class Net(nn.Module):  # type: ignore[misc]
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(4, 3, bias=False)
+        self.breaks = breaks
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+            if self.breaks:
+                torch._dynamo.graph_break()
+        return self.head(x)
+
+
+class Same(nn.Module):  # type: ignore[misc]
+    """The same code as ``Net``, under other names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.last = nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.second(self.first(x)))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Inductor's caches, empty."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    counters.clear()
+    yield tmp_path / "cache"
+    torch._dynamo.reset()
+
+
+def found(folder: Path, called: Callable[[Any], Any], size: int = 2) -> dict[str, set[tuple[str, str]]]:
+    """What a step shows once everything is compiled."""
+
+    def step(rows: int) -> None:
+        called(torch.ones(rows, 4, requires_grad=True)).sum().backward()
+
+    torch._dynamo.reset()
+    with attached(folder) as (adapter, _):
+        step(size)
+        with session(adapter, folder):
+            step(size + 1)
+    return layers(folder)
+
+
+BOTH = {("mm", "forward"), ("mm", "backward")}
+DENSE = ("blocks/0/dense", "blocks/1/dense", "head")
+
+
+def test_kernels_belong_to_the_modules_they_come_from(tmp_path: Path, cache: Path) -> None:
+    seen = found(tmp_path / "raw", torch.compile(Net(), dynamic=True))
+    assert all(seen[layer] >= BOTH for layer in DENSE)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def compiled_in_place() -> Any:
+    model = Net()
+    model.compile(dynamic=True)
+    return model
+
+
+def compiled_by_block() -> Any:
+    model = Net()
+    for part in (*model.blocks, model.head):
+        part.compile(dynamic=True)
+    return model
+
+
+def called_by_a_function() -> Any:
+    model = Net()
+    return torch.compile(lambda x: model(x), dynamic=True)
+
+
+WAYS = (compiled_in_place, compiled_by_block, called_by_a_function)
+
+
+@pytest.mark.parametrize("way", [*WAYS, lambda: torch.compile(Net(breaks=True), dynamic=True)])
+def test_however_it_is_compiled(tmp_path: Path, cache: Path, way: Callable[[], Any]) -> None:
+    seen = found(tmp_path / "raw", way())
+    assert all(seen[layer] >= BOTH for layer in DENSE)
+    assert not any("compiled region" in layer for layer in seen if ("mm", "forward") in seen[layer])
+
+
+def test_models_that_a_function_calls_are_told_apart(tmp_path: Path, cache: Path) -> None:
+    first, second, block = Net(), Net(), Block()
+    seen = found(tmp_path / "raw", torch.compile(lambda x: second(block(x)) + first(x), dynamic=True))
+    for layer in ("Net/blocks/0/dense", "Net (2)/blocks/1/dense", "Net/head", "Block/dense"):
+        assert seen[layer] >= BOTH
+
+
+def test_graphs_out_of_a_cache(tmp_path: Path, cache: Path) -> None:
+    made = found(tmp_path / "made", torch.compile(Net(), dynamic=True))
+    counters.clear()
+    again = found(tmp_path / "again", torch.compile(Net(), dynamic=True))
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2
+    assert {layer: again[layer] for layer in DENSE} == {layer: made[layer] for layer in DENSE}
+    same = found(tmp_path / "same", torch.compile(Same(), dynamic=True))  # equal code, other modules
+    assert counters["inductor"]["fxgraph_cache_hit"] == 4
+    assert not same.keys() & {*DENSE, "first", "second", "last"}
+
+
+def test_graphs_that_were_made_without_us(tmp_path: Path, cache: Path) -> None:
+    found(tmp_path / "made", torch.compile(Net(), dynamic=True))
+    kept = list(cache.rglob("*.joulemap.json"))
+    for path in kept:
+        path.unlink()
+    seen = found(tmp_path / "found", torch.compile(Net(), dynamic=True))
+    assert len(kept) == 2
+    for layer in DENSE:
+        assert ("mm", "forward") in seen[layer]
+        assert ("mm", "backward") not in seen[layer]
+    assert any(("mm", "backward") in seen[layer] for layer in seen if layer.startswith("compiled region "))
+
+
+def test_what_is_kept_beside_generated_code_may_be_damaged(tmp_path: Path, cache: Path) -> None:
+    found(tmp_path / "made", torch.compile(Net(), dynamic=True))
+    for path, text in zip(cache.rglob("*.joulemap.json"), ("{", '{"format": 1, "calls": [1]}'), strict=True):
+        path.write_text(text)
+    assert ("mm", "forward") in found(tmp_path / "found", torch.compile(Net(), dynamic=True))["head"]
+
+
+def test_a_failure_of_ours_leaves_regions_as_they_are(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "_extern_call", lambda *_: 1 / 0)
+    adapter, model = TorchAdapter(tmp_path / "raw"), torch.compile(Net())
+    for module in adapter.watches:
+        adapter.attach(module, Heard())
+    result = model(torch.ones(2, 4))
+    with session(adapter, tmp_path / "raw"):
+        assert torch.equal(model(torch.ones(2, 4)), result)
+    adapter.detach()
+    [problem] = adapter.problems
+    assert "ZeroDivisionError" in problem
+    [region] = [layer for layer in layers(tmp_path / "raw") if layer.startswith("compiled region ")]
+    assert ("mm", "forward") in layers(tmp_path / "raw")[region]
+
+
+def test_the_compiler_is_left_as_it_was(tmp_path: Path, cache: Path) -> None:
+    from torch._inductor import compile_fx, debug, output_code
+    from torch._inductor.codegen import cpp, triton
+
+    def looked_at() -> list[Any]:
+        graph = output_code.CompiledFxGraph
+        told = [vars(module)["set_kernel_post_grad_provenance_tracing"] for module in (debug, cpp, triton)]
+        return [*told, compile_fx.compile_fx, graph.__init__, graph.post_compile]
+
+    before = looked_at()
+    with attached(tmp_path / "raw"):
+        assert not set(before) & set(looked_at())
+    assert looked_at() == before
