@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from joulemap.accounting import Footprint, attribute
+from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
+from joulemap.calibration.operation import Operation, busy_s, by_time, places, worth_it
+from joulemap.calibration.weights import weigh
 from joulemap.devices import Domain
 from joulemap.errors import InputError
 from joulemap.traces import EventTrace, PowerTrace
@@ -77,6 +80,68 @@ def test_a_device_that_was_not_calibrated_is_shared_by_time():
     assert sorted(footprint.cost_rms_j) == pytest.approx([0, 0, 7.5])
     with pytest.raises(InputError, match="3 events need 3 cost_rms"):
         attribute(events, power, "calibrated", weights=[1, 1, 1], idle_weight=1.0, cost_rms=[0.1])
+
+
+def called(op: str, shape: list[int], calls: int = 1, **more: str) -> dict[str, Any]:
+    """A row of a recording's signatures."""
+    row = {"name": f"net/{op}", "op": op, "phase": "forward", "shapes": json.dumps([shape]), "strides": ""}
+    return {**row, "types": '["float"]', "scalars": "", "calls": calls, **more}
+
+
+def test_a_place_knows_its_busy_time_and_how_often_it_ran():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm", "net/mm", "net/add", "net/add", "net/lost"],
+        device=["CPU", "GPU:0", "GPU:0", "CPU", "GPU:0", "GPU:0"],
+        start_ns=[0, S, 2 * S, 3, 4 * S, 5 * S],
+        end_ns=[1, 2 * S, 4 * S, 4, 5 * S, 6 * S],
+        kind=["op", "kernel", "kernel", "op", "kernel", "kernel"],
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8]), called("gone", [8])])
+    found = {place.name: (place.busy_s, place.executions) for place in here}
+    assert found == {"net/mm": (3.0, 1), "net/add": (1.0, 1)}
+    assert busy_s(events, "GPU:0") == pytest.approx(5.0)
+    seconds = by_time(here)
+    assert [operation.op for operation in seconds] == ["mm", "add"]
+    assert [operation.op for operation in worth_it(seconds, 5.0, 9)] == ["mm", "add"]
+    assert [operation.op for operation in worth_it(seconds, 3.1, 9)] == ["mm"]
+    assert [operation.op for operation in worth_it(seconds, 5.0, 1)] == ["mm"]
+
+
+def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm", "net/mm", "net/add", "net/lost"],
+        device=["CPU", "GPU:0", "GPU:0", "GPU:0", "GPU:0"],
+        start_ns=[0, S, 2 * S, 4 * S, 5 * S],
+        end_ns=[1, 2 * S, 4 * S, 5 * S, 6 * S],
+        kind=["op", "kernel", "kernel", "kernel", "kernel"],
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8])])
+    mm, add = by_time(here)
+    found = weigh(events, "GPU:0", here, {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)})
+    assert found.watts[1:] == pytest.approx([200, 200, 100, 175])
+    assert np.isnan(found.cost_rms).tolist() == [True, False, False, False, True]
+    assert found.cost_rms[3] == pytest.approx(np.hypot(0.02, TRANSFER_RMS))
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.8, 700, 175))
+    with pytest.raises(InputError, match="No operation on GPU:0"):
+        weigh(events, "GPU:0", here, {})
+
+
+def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path):
+    book, shelf = Book(tmp_path), Shelf("here", "GPU:0 NVML", "550", "torch 2.13")
+    one, two = (Operation.of(called(op, [8])) for op in ("mm", "add"))
+    book.add(shelf, Calibration("GPU:0", 120.0, {one: Cost(1.0, 2.0, 0.1, 2)}, {two: "no such operation"}))
+    known = book.add(shelf, Calibration("GPU:0", 121.0, {two: Cost(3.0, 2.0, 0.1, 2)}))
+    assert set(known.costs) == {one, two}
+    assert known.skipped == {}
+    assert book.find(shelf) == known
+    assert book.find(Shelf("here", "GPU:0 NVML", "560", "torch 2.13")) is None
+    assert list(book.all_of("here")) == [shelf.key]
+    assert (book.clear("there"), book.clear("here"), book.clear("here")) == (0, 2, 0)
+    book.path.write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        book.find(shelf)
 
 
 @dataclass(frozen=True)

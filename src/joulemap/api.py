@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.recorder.recover import recovered
@@ -23,6 +24,7 @@ def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact")
     """Account a recording, or the recording at a path; conservation is checked."""
     opened = recording if isinstance(recording, Recording) else load(recording)
     events, power = opened.events(), opened.power()
+    weights, notes = _weights(opened) if rule == "calibrated" else ({}, [])
     footprint = attribute(
         events,
         power,
@@ -30,8 +32,22 @@ def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact")
         steps=_unknown(power) if EVENTS in opened.lost else opened.steps(),
         window_ns=opened.info.window_ns,
         shares=opened.shares(),
+        **weights,
     )
-    return replace(footprint, warnings=(*opened.info.warnings, *opened.notes, *footprint.warnings))
+    return replace(footprint, warnings=(*opened.info.warnings, *opened.notes, *footprint.warnings, *notes))
+
+
+def _weights(recording: Recording) -> tuple[dict[str, Any], list[str]]:
+    """What calibration adds to the accounting, and what there is to say about it."""
+    from joulemap.calibration.recorded import calibrated
+
+    found = calibrated(recording)
+    weights = {
+        "weights": found.weights.watts,
+        "idle_weight": {found.calibration.device: found.calibration.idle_w},
+        "cost_rms": found.weights.cost_rms,
+    }
+    return weights, found.notes()
 
 
 def _unknown(power: list[PowerTrace]) -> Steps:

@@ -1,9 +1,10 @@
-"""``joulemap calibrate``: what this machine draws when it does nothing."""
+"""``joulemap calibrate``: what this machine draws when it does nothing, and what operations cost on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from joulemap.errors import InputError, MeterError
 
 if TYPE_CHECKING:
     from joulemap.baselines import Baselines, StoredBaseline
+    from joulemap.calibration.book import Calibration
     from joulemap.meters.available import OpenMeters
     from joulemap.stability import Verdict
 
@@ -37,26 +39,92 @@ _FORMAT = 1
     metavar="S",
     help="How long to wait for the machine to come to rest.",
 )
-@click.option("--list", "listed", is_flag=True, help="Show the stored baselines of this machine.")
-@click.option("--clear", is_flag=True, help="Forget them.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(5.0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="How long to replay operations of a recording.",
+)
+@click.option("--list", "listed", is_flag=True, help="Show what is stored for this machine.")
+@click.option("--clear", is_flag=True, help="Forget it.")
 @click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table.")
-def command(idle: bool, seconds: float, timeout: float, listed: bool, clear: bool, as_json: bool) -> None:
-    """Measure the idle baseline of every meter, and keep it for this machine.
+@click.argument("path", type=click.Path(path_type=Path), required=False, metavar="[REC]")
+def command(
+    idle: bool,
+    seconds: float,
+    timeout: float,
+    budget: float,
+    listed: bool,
+    clear: bool,
+    as_json: bool,
+    path: Path | None,
+) -> None:
+    """Measure what the operations of a recording cost by themselves, or the idle baseline of every meter,
+    and keep it for this machine.
 
     \b
+    joulemap calibrate REC          replay its operations; joulemap show REC --rule calibrated uses them
     joulemap calibrate --idle       wait for a stable machine, measure, store
     joulemap calibrate --list       what is stored
     """
     from joulemap.baselines import Baselines
 
-    if idle + listed + clear != 1:
-        raise InputError("Say what to do: --idle, --list or --clear.", "joulemap calibrate --idle measures.")
+    if idle + listed + clear + (path is not None) != 1:
+        raise InputError(
+            "Say what to do: a recording, --idle, --list or --clear.",
+            "joulemap calibrate --idle measures what is drawn when nothing runs.",
+        )
+    if path is not None:
+        _operations(path, budget, as_json)
+        return
     store = Baselines()
     if clear:
         _clear(store, as_json)
         return
     notes = _measure(store, seconds, timeout) if idle else ()
     _show(store, as_json, notes)
+
+
+def _operations(path: Path, budget_s: float, as_json: bool) -> None:
+    """Replay the operations of a recording, and say what they cost."""
+    from joulemap.api import load
+    from joulemap.calibrating import Candidates, calibrate
+    from joulemap.calibration.book import Book
+
+    recording = load(path)
+    found = calibrate(recording, budget_s, Book())
+    covered = Candidates.of(recording).covered(found.costs)
+    if as_json:
+        print_json({**found.to_json(), "covered": covered})
+    else:
+        _costs(found, covered)
+        console().print(f"\njoulemap show {path} --rule calibrated", soft_wrap=True, markup=False)
+
+
+def _costs(found: Calibration, covered: float) -> None:
+    from rich.table import Table
+
+    from joulemap.calibration.book import described
+    from joulemap.units import fmt_pm, fmt_seconds, fmt_share
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("operation", "one execution", "power", "time"):
+        table.add_column(heading, justify="left" if heading == "operation" else "right")
+    for words, cost in zip(described(found.costs), found.costs.values(), strict=True):
+        half_j = 1.96 * cost.rms * cost.energy_j
+        power = fmt_pm(cost.power_w, "W", 1.96 * cost.rms * cost.power_w)
+        table.add_row(words, fmt_pm(cost.energy_j, "J", half_j), power, fmt_seconds(cost.seconds))
+    out = console()
+    out.print(f"What operations cost on {found.device}, each by itself\n", markup=False)
+    out.print(table)
+    out.print(
+        f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {found.idle_w:.0f} W.",
+        markup=False,
+    )
+    for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):
+        out.print(f"not replayed: {words}: {why}", soft_wrap=True, markup=False)
 
 
 def _measure(store: Baselines, seconds: float, timeout_s: float) -> Sequence[str]:
@@ -103,21 +171,27 @@ def _waiting() -> Iterator[Callable[[Verdict], None]]:
 
 def _clear(store: Baselines, as_json: bool) -> None:
     from joulemap.baselines import machine
+    from joulemap.calibration.book import Book
 
-    count = store.clear(machine())
+    count, costs = store.clear(machine()), Book().clear(machine())
     if as_json:
-        print_json({"format": _FORMAT, "machine": machine(), "cleared": count})
+        print_json({"format": _FORMAT, "machine": machine(), "cleared": count, "costs_cleared": costs})
     else:
-        console().print(f"Forgot {count} baselines of {machine()}.", markup=False)
+        console().print(
+            f"Forgot {count} baselines of {machine()}, and what {costs} operations cost.", markup=False
+        )
 
 
 def _show(store: Baselines, as_json: bool, notes: Sequence[str] = ()) -> None:
     from joulemap.baselines import machine
+    from joulemap.calibration.book import Book
 
-    stored = store.all_of(machine())
+    stored, known = store.all_of(machine()), Book().all_of(machine())
     if as_json:
-        print_json({**_to_json(stored, store), "notes": list(notes)})
-    elif not stored:
+        costs = {shelf: one.to_json() for shelf, one in known.items()}
+        print_json({**_to_json(stored, store), "operations": costs, "notes": list(notes)})
+        return
+    if not stored:
         console().print(
             f"No baseline of {machine()} is stored. joulemap calibrate --idle measures one.", markup=False
         )
@@ -125,6 +199,8 @@ def _show(store: Baselines, as_json: bool, notes: Sequence[str] = ()) -> None:
         _table(stored, store)
         for note in notes:
             console().print(f"note: {note}.", soft_wrap=True, markup=False)
+    for shelf, one in known.items():
+        console().print(f"\n{len(one.costs)} operations are calibrated: {shelf}.", markup=False)
 
 
 def _to_json(stored: list[StoredBaseline], store: Baselines) -> dict[str, Any]:

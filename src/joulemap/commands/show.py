@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from joulemap.commands.output import console, print_csv, print_json
+from joulemap.commands.output import console, print_csv, print_json, progress
 from joulemap.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from joulemap.views.table import Heading
 
 BYS = ("module", "tensor", "op", "phase", "device", "step", "region", "call")
-RULES = ("exact", "recency")
+RULES = ("exact", "recency", "calibrated")
 
 _OPTIONS = (
     click.option(
@@ -121,12 +121,14 @@ def show(
     brief: bool = False,
 ) -> None:
     """Account a recording and print it as asked; ``brief`` is the table alone."""
+    from joulemap.accounting.watching import watched
     from joulemap.api import account
     from joulemap.views.question import Question
     from joulemap.views.show import answer, to_json
     from joulemap.views.table import render
 
-    footprint = account(recording, rule)
+    with progress("accounting") as advance, watched(advance):
+        footprint = account(recording, rule)
     baseline_w = baselines(recording, footprint, baseline) if net or baseline else None
     named = _regions(recording) if by == "region" else ()
     question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w, named)

@@ -20,14 +20,16 @@ ACCUMULATION = "(gradient accumulation)"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an operation was called with: shapes and types of its inputs, as JSON, and how often. What it
-    costs depends on that, and on little else."""
+    """What an operation was called with: shapes, strides and types of its inputs and its scalars, as JSON,
+    and how often. What it costs depends on that, and on little else."""
 
     name: str
     op: str
     phase: str
     shapes: str
+    strides: str
     types: str
+    scalars: str
     calls: int
 
 

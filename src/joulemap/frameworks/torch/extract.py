@@ -105,6 +105,11 @@ def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np
 
 
 def _signature(event: Any) -> str:
-    """Shapes and types of what an operation was called with, in one line."""
-    shapes = event.shapes()
-    return json.dumps([shapes, event.dtypes()], separators=(",", ":")) if shapes else ""
+    """Shapes, strides, types and scalars of what an operation was called with, in one line."""
+    types = event.dtypes()
+    if not types:
+        return ""
+    if not hasattr(event, "structured_input_strides"):  # older ones than torch 2.5
+        return json.dumps([event.shapes(), [], types, []], separators=(",", ":"))
+    given = [event.structured_input_shapes(), event.structured_input_strides(), types]
+    return json.dumps([*given, event.concrete_inputs()], separators=(",", ":"), default=str)

@@ -175,10 +175,16 @@ def _operations(events: EventTrace) -> dict[str, str]:
     return {events.name.words[code]: kind for code, kind in zip(used.tolist(), kinds, strict=True)}
 
 
-def _unpacked(signature: str) -> tuple[str, str]:
-    """Shapes and types, each as JSON."""
-    shapes, types = json.loads(signature)
-    return json.dumps(shapes), json.dumps(types)
+def _unpacked(signature: str) -> tuple[str, str, str, str]:
+    """Shapes, strides, types and scalars, each as JSON."""
+    shapes, strides, types, scalars = json.loads(signature)
+    rounded = json.dumps([_rounded(one) for one in scalars])
+    return json.dumps(shapes), json.dumps(strides), json.dumps(types), rounded
+
+
+def _rounded(scalar: Any) -> Any:
+    """A factor that changes from step to step costs the same in each."""
+    return float(f"{scalar:.1g}") if isinstance(scalar, float) else scalar
 
 
 def _has(labels: Labels, words: Sequence[str]) -> NDArray[np.bool_]:

@@ -1,0 +1,164 @@
+"""Calibrating a recording: its operations, each replayed by itself while the meters are read.
+
+The replays run as a program of their own, recorded like any other but not traced; what they cost goes into
+the recording, and into the user's cache for the recordings to come.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulemap.calibration.book import Book, Calibration, Shelf
+from joulemap.calibration.cost import Replay, costs, level_power_w
+from joulemap.calibration.operation import Operation, Place, busy_s, by_time, places, worth_it
+from joulemap.calibration.recorded import CALIBRATION, own_power, signatures
+from joulemap.errors import InputError, MeterError
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.run import run
+from joulemap.recording import Recording
+from joulemap.recording.info import save_info
+from joulemap.traces import PowerTrace
+
+PASSES = 2
+SHORTEST_S = 1.0
+"""A pass is at least ten updates of a counter of 100 ms."""
+IDLE_S = 2.0
+_LEAST_IDLE = 1e-3
+"""A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
+_REPLAY = "joulemap.frameworks.torch.replay"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What could be calibrated of a recording, and how much of the device's busy time that is."""
+
+    power: PowerTrace
+    here: Sequence[Place]
+    seconds: Mapping[Operation, float]
+    total_s: float
+
+    @property
+    def device(self) -> str:
+        return self.power.domain.device
+
+    @classmethod
+    def of(cls, recording: Recording) -> Candidates:
+        """On the device that draws the most of those whose operations are known."""
+        rows = signatures(recording)
+        if not rows:
+            raise InputError(
+                "The recording does not say what its operations were called with.",
+                "Record a PyTorch program with joulemap run: some of its steps keep shapes and types.",
+            )
+        events, found = recording.events(), []
+        for power in sorted(recording.power(), key=lambda one: -one.total_j):
+            here = places(events, power.domain.device, rows)
+            if here:
+                found.append(cls(power, here, by_time(here), busy_s(events, power.domain.device)))
+        gpus = [one for one in found if one.device.startswith("GPU")]
+        if not found:
+            raise InputError("No device with a meter ran any operation whose inputs are known.")
+        return (gpus or found)[0]
+
+    def covered(self, known: Mapping[Operation, Any]) -> float:
+        """The share of busy time of the operations that are known."""
+        return sum(self.seconds.get(one, 0.0) for one in known) / self.total_s
+
+
+def calibrate(recording: Recording, budget_s: float, book: Book) -> Calibration:
+    """Replay what is not yet known, within the budget; the recording has the costs then."""
+    candidates = Candidates.of(recording)
+    shelf = _shelf(recording, candidates.power)
+    known = book.find(shelf)
+    unknown = {
+        one: seconds for one, seconds in candidates.seconds.items() if known is None or one not in known.costs
+    }
+    most = max(int((budget_s - 2 * IDLE_S) / (PASSES * (SHORTEST_S + 0.3))), 1)
+    chosen = worth_it(unknown, candidates.total_s, most)
+    if chosen or known is None:
+        known = book.add(shelf, _replayed(chosen, candidates, recording))
+    here = Calibration(
+        known.device,
+        known.idle_w,
+        {one: cost for one, cost in known.costs.items() if one in candidates.seconds},
+        {one: why for one, why in known.skipped.items() if one in candidates.seconds},
+    )
+    info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
+    save_info(recording.path, info)
+    return here
+
+
+def _replayed(chosen: Sequence[Operation], candidates: Candidates, recording: Recording) -> Calibration:
+    with tempfile.TemporaryDirectory() as scratch:
+        plan, result, path = (Path(scratch) / name for name in ("plan.json", "result.jsonl", "r.joulemap"))
+        plan.write_text(
+            json.dumps(
+                {
+                    "device": _torch_device(candidates.device),
+                    "operations": [one.key for one in chosen],
+                    "passes": PASSES,
+                    "seconds": SHORTEST_S,
+                    "idle_s": IDLE_S,
+                    "flags": recording.info.extra.get("flags", {}),
+                }
+            )
+        )
+        ran = run(["-m", _REPLAY, str(plan), str(result)], path, Plan(overhead=0.0), output_to_errors=True)
+        if ran.problem is not None:
+            raise ran.problem
+        lines = [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
+        power = _same_domain(Recording.open(path), candidates.power)
+    return _understood(lines, power, candidates.device)
+
+
+def _understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: str) -> Calibration:
+    spans = [one for one in lines if "start_ns" in one]
+    replays = [
+        Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"]) for one in spans if one["key"]
+    ]
+    idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in spans if not one["key"]]
+    levels = [one for one in idle if one is not None]
+    if not levels:
+        raise MeterError(
+            f"{power.domain.name} could not be read while nothing ran.", "joulemap doctor says what works."
+        )
+    found = costs(replays, power)
+    busiest_w = max((cost.power_w for cost in found.values()), default=1.0)
+    return Calibration(
+        device,
+        max(float(np.mean(levels)), _LEAST_IDLE * busiest_w),
+        {Operation.from_key(key): cost for key, cost in found.items()},
+        {Operation.from_key(one["key"]): one["skipped"] for one in lines if "skipped" in one},
+    )
+
+
+def _same_domain(recording: Recording, like: PowerTrace) -> PowerTrace:
+    """The power of the same domain while the replays ran, without the part of other processes."""
+    for power in recording.power():
+        if power.domain.name == like.domain.name:
+            return own_power(recording, power)
+    raise MeterError(
+        f"{like.domain.name} is not metered any more.", "Calibrate on the machine that made the recording."
+    )
+
+
+def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
+    host, versions = recording.info.host, recording.info.versions
+    return Shelf(
+        str(host.get("machine", "")),
+        f"{power.domain.device} {power.domain.sensor}",
+        str(host.get("driver", "")),
+        f"torch {versions.get('torch', '')}",
+    )
+
+
+def _torch_device(device: str) -> str:
+    kind, _, number = device.partition(":")
+    return f"cuda:{number or 0}" if kind == "GPU" else "cpu"

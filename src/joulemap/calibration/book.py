@@ -1,0 +1,144 @@
+"""Costs that were calibrated, kept in the user's cache folder and in the recordings that they were made for.
+
+A cost belongs to one machine, one device, one driver and one version of the framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulemap.baselines import cache_folder
+from joulemap.calibration.cost import Cost
+from joulemap.calibration.operation import Operation
+from joulemap.errors import InputError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What operations cost on one device, and what it draws while it waits for the next one."""
+
+    device: str
+    idle_w: float
+    costs: Mapping[Operation, Cost]
+    skipped: Mapping[Operation, str] = field(default_factory=dict)
+    """What could not be replayed, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "device": self.device,
+            "idle_w": self.idle_w,
+            "costs": [{"operation": one.key, **cost.to_json()} for one, cost in self.costs.items()],
+            "skipped": [{"operation": one.key, "why": why} for one, why in self.skipped.items()],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Calibration:
+        if content["format"] > _FORMAT:
+            raise InputError("The calibration was written by a newer joulemap.", "Upgrade joulemap.")
+        costs = {Operation.from_key(one["operation"]): Cost.from_json(one) for one in content["costs"]}
+        skipped = {Operation.from_key(one["operation"]): str(one["why"]) for one in content["skipped"]}
+        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped)
+
+    def joined(self, later: Calibration) -> Calibration:
+        """Both, the later one where they differ."""
+        skipped = {one: why for one, why in self.skipped.items() if one not in later.costs}
+        return Calibration(
+            self.device, later.idle_w, {**self.costs, **later.costs}, {**skipped, **later.skipped}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What costs belong to."""
+
+    machine: str
+    device: str
+    driver: str
+    framework: str
+
+    @property
+    def key(self) -> str:
+        return " | ".join((self.machine, self.device, self.driver, self.framework))
+
+
+class Book:
+    """The file that holds them."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = (folder or cache_folder()) / "calibrations.json"
+
+    def find(self, shelf: Shelf) -> Calibration | None:
+        """What is known of a device; None where nothing is."""
+        content = self._read().get(shelf.key)
+        return None if content is None else Calibration.from_json(content)
+
+    def all_of(self, machine: str) -> dict[str, Calibration]:
+        """Everything that is known on a machine, by what it belongs to."""
+        return {
+            key: Calibration.from_json(content)
+            for key, content in self._read().items()
+            if key.startswith(f"{machine} | ")
+        }
+
+    def add(self, shelf: Shelf, found: Calibration) -> Calibration:
+        """Keep what was found beside what there is; all that is known then."""
+        before = self.find(shelf)
+        known = found if before is None else before.joined(found)
+        self._write({**self._read(), shelf.key: {**known.to_json(), "taken_ns": time.time_ns()}})
+        return known
+
+    def clear(self, machine: str) -> int:
+        """Forget what is known on a machine; how many costs there were."""
+        kept = self._read()
+        gone = [kept.pop(key) for key in list(kept) if key.startswith(f"{machine} | ")]
+        if gone:
+            self._write(kept)
+        return sum(len(one["costs"]) for one in gone)
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            shelves: dict[str, dict[str, Any]] = json.loads(self.path.read_text())["shelves"]
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror}.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.path} is damaged.", f"Delete {self.path} and calibrate again."
+            ) from error
+        return shelves
+
+    def _write(self, shelves: Mapping[str, Any]) -> None:
+        """Whole or not at all: written beside it, then put in its place."""
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps({"format": _FORMAT, "shelves": shelves}, allow_nan=False) + "\n")
+            beside.replace(self.path)
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be written: {error.strerror}.",
+                "Set XDG_CACHE_HOME to a folder of yours.",
+            ) from error
+
+
+def described(operations: Iterable[Operation]) -> list[str]:
+    """Operations in words, for people: ``addmm [768], [4096, 768], [768, 3072]``."""
+    return [f"{one.op} {_shapes(one.shapes)}".strip() for one in operations]
+
+
+def _shapes(text: str) -> str:
+    try:
+        shapes = json.loads(text)
+    except ValueError:
+        return text
+    return ", ".join(str(shape) for shape in shapes if shape)

@@ -1,0 +1,122 @@
+"""An operation as it was called: what it costs depends on that, and on little else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulemap.accounting.attribute import actors_of
+from joulemap.accounting.sweep import share_out
+from joulemap.traces import KINDS, PHASES, EventTrace, Float64, Int64
+
+COVERED = 0.95
+"""The share of a device's busy time that is to be calibrated; the rest is many operations of little each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Its name, and of what it was given: shapes, strides, types and scalars, each as JSON."""
+
+    op: str
+    shapes: str
+    strides: str
+    types: str
+    scalars: str
+
+    @property
+    def key(self) -> str:
+        """One line that is the same wherever the same was called."""
+        return json.dumps([self.op, self.shapes, self.strides, self.types, self.scalars])
+
+    @classmethod
+    def from_key(cls, key: str) -> Operation:
+        return cls(*json.loads(key))
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Operation:
+        """From a row of a recording's signatures."""
+        return cls(row["op"], row["shapes"], row.get("strides", ""), row["types"], row.get("scalars", ""))
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where operations ran: all executions of one name in one phase, and what they were called with."""
+
+    name: str
+    phase: str
+    calls: Mapping[Operation, int]
+    busy_s: float
+    executions: int
+    """How often the name ran in the events; its device work may be several kernels each time."""
+
+
+def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, Any]]) -> list[Place]:
+    """The places whose signatures are known, with what their work on ``device`` took."""
+    calls: dict[tuple[str, str], dict[Operation, int]] = {}
+    for row in signatures:
+        here = calls.setdefault((row["name"], row["phase"]), {})
+        operation = Operation.of(row)
+        here[operation] = here.get(operation, 0) + row["calls"]
+    group, own_s = _groups(events), own_seconds(events)
+    chosen = on_device(events, device)
+    size = len(events.name.words) * len(PHASES)
+    busy_s = np.bincount(group[chosen], own_s[chosen], minlength=size)
+    ran = np.bincount(group[events.kind.codes == KINDS.index("op")], minlength=size)
+    kernels = np.bincount(group[chosen], minlength=size)
+    executions = np.where(ran > 0, ran, kernels)
+    found = []
+    for code in np.flatnonzero(busy_s).tolist():
+        name, phase = events.name.words[code // len(PHASES)], PHASES[code % len(PHASES)]
+        if (name, phase) in calls:
+            found.append(Place(name, phase, calls[name, phase], float(busy_s[code]), int(executions[code])))
+    return found
+
+
+def busy_s(events: EventTrace, device: str) -> float:
+    """All the time that work on a device took."""
+    return float(own_seconds(events)[on_device(events, device)].sum())
+
+
+def by_time(here: Sequence[Place]) -> dict[Operation, float]:
+    """The operations with their busy seconds, most first; a place's time goes to its operations by calls."""
+    seconds: dict[Operation, float] = {}
+    for place in here:
+        total = sum(place.calls.values())
+        for operation, calls in place.calls.items():
+            seconds[operation] = seconds.get(operation, 0.0) + place.busy_s * calls / total
+    return dict(sorted(seconds.items(), key=lambda one: -one[1]))
+
+
+def worth_it(seconds: Mapping[Operation, float], total_s: float, most: int) -> list[Operation]:
+    """The first of them until enough is covered, ``most`` at most."""
+    chosen: list[Operation] = []
+    covered_s = 0.0
+    for operation, busy in seconds.items():
+        if covered_s >= COVERED * total_s or len(chosen) >= most:
+            break
+        chosen.append(operation)
+        covered_s += busy
+    return chosen
+
+
+def _groups(events: EventTrace) -> Int64:
+    return events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes
+
+
+def on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:
+    """Which events are work on a device."""
+    there = np.array([word == device for word in events.device.words] or [False])
+    return np.asarray(there[events.device.codes] & (events.kind.codes != KINDS.index("runtime")))
+
+
+def own_seconds(events: EventTrace) -> Float64:
+    """How long each event was the innermost of its lane."""
+    lasting = np.flatnonzero(events.end_ns > events.start_ns)
+    seconds = np.zeros(len(events))
+    seconds[lasting] = share_out(actors_of(events, lasting), [], np.zeros(0, np.int64))[1]
+    return seconds

@@ -1,0 +1,102 @@
+"""The calibration that a recording carries, as weights for its accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from joulemap.accounting.supply import supply
+from joulemap.calibration.book import Calibration
+from joulemap.calibration.operation import on_device, own_seconds, places
+from joulemap.calibration.weights import Weights, weigh
+from joulemap.errors import InputError
+from joulemap.recording import Recording
+from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.units import NS_PER_S, fmt_share
+
+CALIBRATION, SIGNATURES = "calibration", "signatures"
+_SOUND = (0.9, 1.1)
+"""Outside of this the costs do not add up to what was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """Weights for the events of a recording, and what to say about them."""
+
+    weights: Weights
+    calibration: Calibration
+    closure: float | None
+
+    def notes(self) -> list[str]:
+        """How much is calibrated, and whether it adds up."""
+        said = [
+            f"{fmt_share(self.weights.covered)} of the busy time of {self.calibration.device} is calibrated; "
+            "the rest weighs as much on the mean."
+        ]
+        if self.closure is None:
+            return said
+        said.append(f"Closure: costs and waiting add up to {fmt_share(self.closure)} of what was measured.")
+        if not _SOUND[0] <= self.closure <= _SOUND[1]:
+            said.append(
+                "They should add up to 90 to 110 %. Was the device at its power cap, at other clocks or used "
+                "by another process, in the recording or while it was calibrated?"
+            )
+        return said
+
+
+def calibrated(recording: Recording) -> Calibrated:
+    """Of a recording that ``joulemap calibrate`` has seen."""
+    content = recording.info.extra.get(CALIBRATION)
+    if content is None:
+        raise InputError(
+            "The recording is not calibrated.",
+            f"joulemap calibrate {recording.path} measures its operations.",
+        )
+    calibration = Calibration.from_json(content)
+    events = recording.events()
+    here = places(events, calibration.device, signatures(recording))
+    weights = weigh(events, calibration.device, here, calibration.costs)
+    power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
+    closure = None
+    if power is not None:
+        closure = _closure(events, recording.steps(), own_power(recording, power), weights, calibration)
+    return Calibrated(weights, calibration, closure)
+
+
+def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:
+    """A domain's power without the part of other processes."""
+    own = supply(power, shares=recording.shares()).energy
+    return PowerTrace(power.domain, own.edges_ns, own.amount)
+
+
+def signatures(recording: Recording) -> list[Mapping[str, Any]]:
+    """What the operations of a recording were called with."""
+    table = recording.table(SIGNATURES)
+    return [] if table is None else list(table.to_pylist())
+
+
+def _closure(
+    events: EventTrace, steps: Steps | None, power: PowerTrace, weights: Weights, calibration: Calibration
+) -> float | None:
+    """What the costs say of all steps, over what was measured of them: a traced step stands for those of its
+    label, and what a step takes longer than its work is waiting."""
+    if steps is None or not steps.traced.any():
+        return None
+    step = np.where(events.step >= 0, events.step, steps.at(events.start_ns))
+    rows = on_device(events, calibration.device) & (step >= 0)
+    own_s = own_seconds(events)
+    work_j = np.bincount(step[rows], (weights.watts * own_s)[rows], minlength=len(steps))
+    work_s = np.bincount(step[rows], own_s[rows], minlength=len(steps))
+    length_s = (steps.end_ns - steps.start_ns) / NS_PER_S
+    modelled_j = measured_j = 0.0
+    for label in np.unique(steps.label.codes[steps.traced]).tolist():
+        alike = steps.label.codes == label
+        models = alike & steps.traced
+        waiting_s = np.maximum(length_s[alike] - work_s[models].mean(), 0.0).sum()
+        modelled_j += float(alike.sum() * work_j[models].mean() + calibration.idle_w * waiting_s)
+        spans = zip(steps.start_ns[alike].tolist(), steps.end_ns[alike].tolist(), strict=True)
+        measured_j += sum(power.energy_between(start, end) for start, end in spans)
+    return modelled_j / measured_j if measured_j > 0 else None

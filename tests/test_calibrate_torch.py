@@ -1,0 +1,118 @@
+"""Operations of a real PyTorch program, built again and replayed by themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joulemap
+from joulemap.calibrating import Candidates, calibrate
+from joulemap.calibration.book import Book
+from joulemap.calibration.operation import Operation
+from joulemap.frameworks.torch.extract import _signature
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from joulemap.frameworks.torch.replay import Call, NotRebuilt, Replayer, rebuilt, replays  # noqa: E402
+
+PROGRAM = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(60):
+    optimizer.zero_grad()
+    model(torch.rand(256, 256)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def key(event: Any) -> str:
+    shapes, strides, types, scalars = (json.dumps(one) for one in json.loads(_signature(event)))
+    return Operation(event.name(), shapes, strides, types, scalars).key
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, str]:
+    """One training step of everything: every operation that was called, by its key."""
+    table = torch.nn.Embedding(50, 32)
+    model = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    optimizer = torch.optim.AdamW([*table.parameters(), *model.parameters()], foreach=True)
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        states = model(table(torch.randint(0, 50, (4, 8))))
+        torch.cat([states, states.transpose(0, 1).transpose(0, 1)]).sum().backward()
+        optimizer.step()
+    events = profile.kineto_results.events()
+    return {key(one): one.name() for one in events if one.dtypes() and one.name().startswith("aten::")}
+
+
+def problem(one: str) -> str:
+    """Why an operation could not be called again; nothing where it could."""
+    try:
+        rebuilt(Call.of(one), torch.device("cpu"))()
+    except NotRebuilt as error:
+        return str(error)
+    return ""
+
+
+def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) -> None:
+    with torch.no_grad():
+        problems = {name: problem(one) for one, name in seen.items()}
+    failed = {name: said for name, said in problems.items() if said}
+    assert {"aten::addmm", "aten::native_layer_norm", "aten::embedding", "aten::cat"} <= set(seen.values())
+    assert not {"aten::mm", "aten::bmm", "aten::_softmax", "aten::native_layer_norm_backward"} & set(failed)
+    assert len(failed) < 0.1 * len(seen), failed
+
+
+def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
+    one = Operation(
+        "aten::mul", "[[4, 6], [4, 6]]", "[[1, 4], [0, 1]]", '["float", "long int"]', "[null, null]"
+    )
+    result = rebuilt(Call.of(one.key), torch.device("cpu"))()
+    assert result.shape == (4, 6)
+    assert result.std() > 0.1
+    gone = Operation("aten::no_such_thing", "[[4]]", "[[1]]", '["float"]', "[null]")
+    with pytest.raises(NotRebuilt, match="no operation"):
+        rebuilt(Call.of(gone.key), torch.device("cpu"))
+    strange = Operation("aten::mul", "[[4]]", "[[1]]", '["Generator"]', "[null]")
+    with pytest.raises(NotRebuilt, match="cannot be made up"):
+        rebuilt(Call.of(strange.key), torch.device("cpu"))
+
+
+def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
+    square = Operation(
+        "aten::mm", "[[8, 8], [8, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]"
+    )
+    crooked = Operation(
+        "aten::mm", "[[8, 8], [9, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]"
+    )
+    plan = {"device": "cpu", "operations": [square.key, crooked.key], "passes": 2, "seconds": 0.01}
+    lines = list(replays({**plan, "idle_s": 0.0}))
+    assert [line["key"] for line in lines] == [square.key, crooked.key, "", square.key, ""]
+    assert "skipped" in lines[1]
+    assert all(line["executions"] >= 1 for line in lines if "executions" in line)
+    assert Replayer(Call.of(square.key), torch.device("cpu")).run(0.02)[2] >= 1
+
+
+def test_a_recording_is_calibrated_and_accounted_by_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    path = tmp_path / "r.joulemap"
+    command = [sys.executable, "-m", "joulemap", "run", "-q", "--steps", "10-14", "-o", str(path)]
+    subprocess.run([*command, str(tmp_path / "train.py")], check=True, timeout=200)
+    book = Book(tmp_path)
+    with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
+        joulemap.account(path, "calibrated")
+    found = calibrate(joulemap.load(path), 9.0, book)
+    assert len(found.costs) >= 1
+    assert all(cost.energy_j > 0 and cost.passes == 2 for cost in found.costs.values())
+    covered = Candidates.of(joulemap.load(path)).covered(found.costs)
+    assert 0 < covered <= 1
+    footprint = joulemap.account(path, "calibrated")
+    footprint.check()
+    assert footprint.calibrated_j.sum() > 0
+    assert any("Closure" in note for note in footprint.warnings)
+    assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
