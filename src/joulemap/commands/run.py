@@ -17,6 +17,7 @@ from joulemap.units import parse_share
 if TYPE_CHECKING:
     from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import Ran
+    from joulemap.recorder.settings import CallSettings
 
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -35,6 +36,21 @@ _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False
 )
 @click.option("--trace-all", is_flag=True, help="Trace every step, whatever it costs.")
 @click.option("--steps", metavar="LIST", help="Trace exactly these steps, counted from 0: 10-14,100.")
+@click.option(
+    "--calls",
+    metavar="LIB[,LIB]",
+    help="Meter each call of these libraries' APIs in the program's own files: tensorflow, keras, torch, ….",
+)
+@click.option(
+    "--calls-in",
+    multiple=True,
+    metavar="PKG",
+    help="Look for calls in this package too, wherever it is installed. Can be given several times.",
+)
+@click.option("--fence", is_flag=True, help="Wait for devices at the end of each call; this slows it down.")
+@click.option(
+    "--project", is_flag=True, help="With --calls: meter the program as a whole, and neither call nor step."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program", metavar="PROGRAM")
@@ -45,6 +61,10 @@ def command(
     overhead: str,
     trace_all: bool,
     steps: str | None,
+    calls: str | None,
+    calls_in: tuple[str, ...],
+    fence: bool,
+    project: bool,
     quiet: bool,
     module: bool,
     program: str,
@@ -56,6 +76,7 @@ def command(
     \b
     joulemap run train.py --epochs 3
     joulemap run -o base.joulemap --overhead 0.5% -m mypackage.train
+    joulemap run --calls tensorflow train.py
     """
     from joulemap.recorder.budget import Plan
     from joulemap.recorder.child import end_like
@@ -69,11 +90,17 @@ def command(
     path = output or new_path(Path(program))
     path = path if rank is None else rank.path(path)
     whole = [*(["-m"] if module else []), program, *arguments]
+    metered = _calls(calls, calls_in, fence, "" if module else program)
+    if project:
+        if metered is None:
+            raise InputError("--project needs --calls.", "Say which library: --calls tensorflow --project")
+        plan, metered = Plan(0.0), None
     ran = run(
         whole,
         path,
         plan,
         overwrite=overwrite,
+        calls=metered,
         watching=None if quiet else partial(progress, "Reading the traces"),
     )
     try:
@@ -91,6 +118,24 @@ def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
         _say_merge(rank, ran.path, quiet)
     elif not quiet:
         _summarise(ran.path)
+
+
+def _calls(
+    libraries: str | None, packages: tuple[str, ...], fence: bool, script: str
+) -> CallSettings | None:
+    """What to meter of the calls: those of a script's folder, or of the current one for a module."""
+    from joulemap.recorder.settings import CallSettings
+
+    if libraries is None:
+        if packages or fence:
+            raise InputError("--calls-in and --fence need --calls.", "Say which library: --calls tensorflow")
+        return None
+    names = tuple(name.strip() for name in libraries.split(","))
+    for name in (*names, *packages):
+        if not name.isidentifier():
+            raise InputError(f"{name!r} is not a library.", "Name it as in import: tensorflow, torch, numpy.")
+    root = str((Path(script).parent if script else Path()).absolute())
+    return CallSettings(names, root, packages, script, fence)
 
 
 def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from joulemap.frameworks.adapter import Adapter
 from joulemap.frameworks.live import FRAMEWORKS, Framework
@@ -21,6 +22,9 @@ from joulemap.recorder.journal import Journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.settings import Settings
 from joulemap.recorder.steps import Slicer, StepClock
+
+if TYPE_CHECKING:
+    from joulemap.recorder.calls import CallRecorder
 
 SECOND = (
     "This process is being recorded already: this recording is metered, and has no steps and no operations."
@@ -44,6 +48,7 @@ class Inside:
         self._attached: set[str] = set()
         self._slicer: Slicer | None = None
         self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._hear_of)
+        self._calls = self._metered_calls(settings)
         self._pid = os.getpid()
         self._over = False
         os.register_at_fork(after_in_child=self._leave_to_parent)
@@ -64,6 +69,8 @@ class Inside:
         if _current is None:
             _current = self
             self._imports.start()
+            if self._calls is not None:
+                self._safely("The library", self._calls.start)
         else:
             self._journal.put("warning", SECOND)
         self._journal.flush()
@@ -77,6 +84,8 @@ class Inside:
         _current = None if _current is self else _current
         end_ns = self.now_ns()
         self._imports.stop()
+        if self._calls is not None:
+            self._calls.stop()
         if self._slicer is not None:
             self._slicer.stop()
         self._clock.switch_off()
@@ -87,6 +96,15 @@ class Inside:
         share = self._clock.budget.share(end_ns / 1e9)
         self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
         self._journal.close()
+
+    def _metered_calls(self, settings: Settings) -> CallRecorder | None:
+        if settings.calls is None:
+            return None
+        from joulemap.recorder.calls import CallRecorder
+
+        return CallRecorder(
+            self._raw, settings.calls, self._offset_ns, lambda text: self._journal.put("warning", text)
+        )
 
     def _hear_of(self, module: str) -> None:
         """A module was imported to its end; a framework is hooked into when it is there itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
@@ -15,7 +15,7 @@ from joulemap.recorder.finish import finish
 from joulemap.recorder.host import host, versions
 from joulemap.recorder.metering import Metering
 from joulemap.recorder.ranks import Rank, launcher_notes
-from joulemap.recorder.settings import Settings
+from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
 from joulemap.units import NS_PER_S
@@ -42,17 +42,18 @@ def run(
     overwrite: bool = False,
     output_to_errors: bool = False,
     watching: Callable[[], AbstractContextManager[Callable[[float], None] | None]] | None = None,
+    calls: CallSettings | None = None,
 ) -> Ran:
     """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
 
-    ``watching`` opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps
-    standard output for ourselves."""
+    ``calls`` says which libraries' calls are metered. ``watching`` opens a progress bar for the reading of
+    the traces afterwards. ``output_to_errors`` keeps standard output for ourselves."""
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
-    program = Program(arguments, output_to_errors)
+    program = Program(_with_sites(arguments, writer, calls), output_to_errors)
     metering = Metering.of(writer, rank)
     begin_ns = time.monotonic_ns()
-    program.go(Settings(str((path / RAW).absolute()), plan).to_json())
+    program.go(Settings(str((path / RAW).absolute()), plan, calls).to_json())
     code = program.wait()
     seconds, ended_ns = (time.monotonic_ns() - begin_ns) / NS_PER_S, time.time_ns()
     try:
@@ -66,6 +67,28 @@ def run(
         problem = JoulemapError(f"The recording could not be finished: {error!r}.", _REPORT)
         return Ran(path, code, seconds, problem)
     return Ran(path, code, seconds)
+
+
+def _with_sites(
+    arguments: Sequence[str], writer: RecordingWriter, calls: CallSettings | None
+) -> Sequence[str]:
+    """The same program with its script compiled for us, where calls are metered and it is a script."""
+    if calls is None:
+        return arguments
+    writer.update(extra={**writer.info.extra, "calls": asdict(calls)})
+    if not calls.script or not Path(calls.script).is_file():
+        return arguments
+    from joulemap.calls.main import prepare
+
+    raw = (writer.path / RAW).absolute()
+    try:
+        raw.mkdir(parents=True, exist_ok=True)
+        return [str(prepare(calls.script, raw)), *arguments[1:]]
+    except SyntaxError:  # Python will say so
+        return arguments
+    except Exception as error:  # noqa: BLE001 - the program is run, measured or not
+        writer.warn(f"The calls of {calls.script} are not measured: {error!r}")
+        return arguments
 
 
 def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
