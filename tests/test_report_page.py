@@ -110,7 +110,7 @@ def test_figures_are_gross_net_kwh_and_co2e(page):
     )
     expected = {
         "drawn_j": 400,
-        "net_j": 270,
+        "net_j": 300,
         "mean_w": 200,
         "kwh": 400 / 3.6e6,
         "co2e_g": 400 / 3.6e6 * 400,

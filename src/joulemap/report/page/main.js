@@ -22,7 +22,7 @@ class Report {
     this.phases = choice("Phase", [["all", "All phases"], ...data.phases.map((phase) => [phase, capital(phase)])], "all", (phase) => this.show(phase));
     return el("section", { id: "diagram", "aria-labelledby": "diagram-title" },
       el("h2", { id: "diagram-title" }, "Energy distribution"),
-      el("p", { class: "note" }, "Round boxes are layers, square ones operations; the share is of what is drawn here. A click goes in, Escape comes out."),
+      el("p", { class: "note" }, "Round boxes are layers, square ones operations; the share is of what is drawn here. ", el("span", { class: "how" }, "A click goes in, Escape comes out.")),
       el("div", { class: "tools" }, this.phases), this.diagram.element);
   }
 

@@ -199,6 +199,6 @@ class PowerView {
 function powerSection(model, view) {
   return el("section", { id: "power", "aria-labelledby": "power-title" },
     el("h2", { id: "power-title" }, "Power over time"),
-    el("p", { class: "note" }, "Drag over a stretch to look closer. A module that is chosen above has its active time under the phases; only traced steps show what was active."),
+    el("p", { class: "note how" }, "Drag over a stretch to look closer. A module that is chosen above has its active time under the phases; only traced steps show what was active."),
     view.element);
 }

@@ -68,13 +68,13 @@ function figures({ summary, timeline }) {
     figure("Gross", quantity(summary.drawn_j, "J", 4), summary.drawn_j,
       plain("Gross energy", [["attributed", joules(whole)], ["95 % interval", range(whole.low_j, whole.high_j, "J")], ["idle", quantity(summary.idle_j, "J")], words], "Everything that was drawn while recording, idle included."), "drawn_j"),
     net
-      ? figure("Net", joules(net.attributed), net.attributed.energy_j,
-        plain("Net energy", [["95 % interval", range(net.attributed.low_j, net.attributed.high_j, "J")], ...Object.entries(net.baseline_w).map(([name, watts]) => [`idle power of ${printable(name)}`, quantity(watts, "W")]), words], "What the program ran, above the idle baseline."), "net_j")
+      ? figure("Net", quantity(summary.drawn_j - net.baseline_j, "J", 4), summary.drawn_j - net.baseline_j,
+        plain("Net energy", [["attributed", joules(net.attributed)], ["95 % interval", range(net.attributed.low_j, net.attributed.high_j, "J")], ["idle", quantity(net.idle_j, "J")], ...Object.entries(net.baseline_w).map(([name, watts]) => [`idle power of ${printable(name)}`, quantity(watts, "W")]), words], "What was drawn above the idle baseline."), "net_j")
       : figure("Net", "not known", null, plain("Net energy", [], "There is no idle baseline: the recording has no quiet time to read it off. Give one with --baseline."), "net_j"),
     ...summary.domains.map((domain) => figure(summary.domains.length > 1 ? `${domain.name}, mean and peak` : "Mean and peak",
       domain.mean_w === null ? "not known" : `${quantity(domain.mean_w, "W")}, ${quantity(domain.peak_w, "W")}`, domain.mean_w,
       plain(`Power of ${printable(domain.name)}`, [["mean", quantity(domain.mean_w, "W", 4)], ["highest reading", quantity(domain.peak_w, "W", 4)], ["sensor", printable(domain.sensor || "not named")], ["updates every", duration(domain.update_period_s)], ["provenance", `${domain.provenance}: ${MEANING[domain.provenance]}`]], "A peak is the mean of one reading; shorter ones stay unseen."), "mean_w")),
-    figure("In kilowatt-hours", quantity(summary.kwh * 1000, "Wh"), summary.kwh, plain("Gross energy", [["kWh", summary.kwh.toPrecision(4)], words]), "kwh"),
+    figure("Gross, in kWh", `${Number(summary.kwh.toPrecision(3))} kWh`, summary.kwh, plain("Gross energy", [["in joules", quantity(summary.drawn_j, "J", 4)], words]), "kwh"),
     summary.co2e_g === null ? null : figure("CO₂e", quantity(summary.co2e_g, "g"), summary.co2e_g,
       plain("CO₂ equivalent", [["intensity, as given", `${summary.intensity_g_per_kwh} g/kWh`], words]), "co2e_g"),
     timeline.steps ? figure("Coverage", `${count(timeline.steps.traced_count)} of ${count(timeline.steps.count, "step")}`, timeline.steps.traced_count,
