@@ -170,8 +170,8 @@ def _columns(table: str, *names: str) -> list[Float64]:
     """Columns of a table in pandas' ``split`` orientation, which is text inside the JSON."""
     head, _, data = table.partition('"data":')
     header = json.loads(head.partition(',"index"')[0] + "}")["columns"]
-    numbers = np.array(data.translate(_NUMBERS_ALONE).split(","), np.float64)
-    rows = numbers.reshape(-1, len(header))
+    numbers = data.translate(_NUMBERS_ALONE).replace("null", "nan")
+    rows = np.array(numbers.split(",") if numbers else [], np.float64).reshape(-1, len(header))
     return [rows[:, header.index(name)].copy() for name in names]
 
 
