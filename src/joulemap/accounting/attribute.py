@@ -29,6 +29,7 @@ from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
 from joulemap.accounting.sweep import Actors, Shared, modelled, share_out
+from joulemap.accounting.watching import part
 from joulemap.devices import Device, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
@@ -66,11 +67,13 @@ def attribute(
     _check_window(window_ns)
     _check_shares(shares, traces)
     footprints: list[Footprint] = []
-    for device in dict.fromkeys(trace.domain.device for trace in counted):
+    devices = list(dict.fromkeys(trace.domain.device for trace in counted))
+    for number, device in enumerate(devices):
         fed = [trace for trace in counted if trace.domain.device == device]
         sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
         where = Device.parse(device)
-        footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
+        with part(number, len(devices)):
+            footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
     if not footprints:
         return Footprint.empty(rule, warnings)

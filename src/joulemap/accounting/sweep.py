@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from joulemap.accounting.lanes import NO_PARENT, RUNTIME, Cuts, Pieces, arrange
 from joulemap.accounting.sums import running, sums_by
 from joulemap.accounting.supply import Curve
+from joulemap.accounting.watching import tell
 from joulemap.traces import Float64, Int64
 from joulemap.units import NS_PER_S
 
@@ -74,7 +75,7 @@ def share_out(
     idle_until = np.zeros((len(curves), len(marks_ns)))
     idle_so_far = np.zeros(len(curves))
     active_s = np.zeros(len(actors))
-    for timeline in _timelines(actors, curves, marks_ns):
+    for window, timeline in enumerate(_timelines(actors, curves, marks_ns), 1):
         pieces = timeline.pieces
         length_s = (pieces.end_ns - pieces.start_ns) / NS_PER_S
         active_s[pieces.row] += _less_children(length_s, length_s, pieces.parent)
@@ -85,6 +86,7 @@ def share_out(
             idle = flow * rates.idle
             idle_until[number, timeline.marks] = idle_so_far[number] + timeline.at_marks(idle)
             idle_so_far[number] += idle.sum()
+        tell(window * WINDOW / max(len(actors), 1))
     return [Shared(*each) for each in zip(charges, idle_until, idle_so_far.tolist(), strict=True)], active_s
 
 

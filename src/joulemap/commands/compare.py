@@ -145,6 +145,7 @@ def _variants(
     recordings: Sequence[str], against: Sequence[str], per_step: bool, advance: Callable[[float], None] | None
 ) -> list[Variant]:
     """The groups of recordings, accounted; the first is the base."""
+    from joulemap.accounting.watching import watched
     from joulemap.comparing.variant import Variant
 
     groups = [list(recordings), *(one.split(_NEXT) for one in against)] if against else _each(recordings)
@@ -155,17 +156,12 @@ def _variants(
     paths = [[path for given in group for path in _recordings_in(Path(given))] for group in groups]
     total = sum(map(len, paths))
     labels = _labels([Path(group[0]) for group in groups], [len(group) for group in paths])
-    accounted = count()
-
-    def told(run: Run) -> Run:
-        if advance is not None:
-            advance((next(accounted) + 1) / total)
-        return run
-
-    return [
-        Variant(label, tuple(told(_accounted(path, per_step)) for path in group))
-        for label, group in zip(labels, paths, strict=True)
-    ]
+    number = count()
+    with watched(advance):
+        return [
+            Variant(label, tuple(_accounted(path, per_step, next(number), total) for path in group))
+            for label, group in zip(labels, paths, strict=True)
+        ]
 
 
 def _each(recordings: Sequence[str]) -> list[list[str]]:
@@ -194,7 +190,8 @@ def _labels(paths: Sequence[Path], counts: Sequence[int]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def _accounted(path: Path, per_step: bool) -> Run:
+def _accounted(path: Path, per_step: bool, number: int, total: int) -> Run:
+    from joulemap.accounting.watching import part
     from joulemap.api import account, load
     from joulemap.comparing.variant import Run
 
@@ -202,4 +199,5 @@ def _accounted(path: Path, per_step: bool) -> Run:
     steps = recording.steps()
     if per_step and not steps:
         raise InputError(f"{path} has no steps.", "Leave out --per step.")
-    return Run(path.name, account(recording), 0 if steps is None else len(steps))
+    with part(number, total):
+        return Run(path.name, account(recording), 0 if steps is None else len(steps))

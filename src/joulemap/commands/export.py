@@ -71,13 +71,14 @@ def command(
     joulemap export run.joulemap --to folded -o - | flamegraph.pl --countname µJ > flame.svg
     joulemap export run.joulemap --to svg --module bert/encoder --phase forward
     """
+    from joulemap.accounting.watching import watched
     from joulemap.api import load
     from joulemap.exports.source import Asked, Source
 
     opened = load(recording, salvage=salvage)
     asked = Asked(module, phase, table, summarised, tuple(names), rule)
     path = Path(f"{recording.name.removesuffix('.joulemap')}{FORMATS[to].suffix}") if output is None else None
-    with progress(f"writing {to}") as advance:
+    with progress(f"writing {to}") as advance, watched(advance):
         source = Source(opened, asked, advance)
         if output == "-":
             _to_standard_output(to, source)

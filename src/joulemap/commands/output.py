@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+LONG_S = 0.5
+"""Work that takes longer has a progress bar; one for less would only flicker."""
+
+
 def console(stderr: bool = False) -> Console:
     """Standard output or error: as wide as the terminal, or as wide as it takes where it is not one. Where
     nobody reads it, that is an error of the pipe like any other, and not the end of the process."""
@@ -52,7 +56,8 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[float], None] | None]:
-    """A progress bar on standard error with a time estimate; nothing where that is not a terminal."""
+    """A progress bar on standard error with a time estimate, once the work takes long; nothing where that is
+    not a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -60,6 +65,16 @@ def progress(what: str) -> Iterator[Callable[[float], None] | None]:
     if not errors.is_terminal:
         yield None
         return
-    with Progress(console=errors, transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda done: bar.update(task, completed=done)
+    begin_s, bar = time.monotonic(), Progress(console=errors, transient=True)
+    task = bar.add_task(what, total=1.0)
+
+    def advance(done: float) -> None:
+        bar.update(task, completed=done)
+        if time.monotonic() - begin_s > LONG_S:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        if bar.live.is_started:
+            bar.stop()

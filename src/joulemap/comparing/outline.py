@@ -39,9 +39,26 @@ def _parent(name: str, names: set[str]) -> str:
 
 
 def _walk(path: str, inside: dict[str, list[Difference]], depth: int) -> Iterator[Entry]:
-    for row in inside.get(path, []):
+    for row in _in_series(inside.get(path, [])):
         yield Entry(depth, leaf(row.name) if depth else row.name, row)
         yield from _walk(row.name, inside, depth + 1)
+
+
+def _in_series(rows: Sequence[Difference]) -> list[Difference]:
+    """By energy, and ``layer_0, layer_1 …`` in their own order where the first of them would stand."""
+    place: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        place.setdefault(_stem(row.name), number)
+    return sorted(rows, key=lambda row: (place[_stem(row.name)], _number(row.name)))
+
+
+def _stem(name: str) -> str:
+    return name.rstrip("0123456789")
+
+
+def _number(name: str) -> int:
+    digits = name[len(_stem(name)) :]
+    return int(digits) if digits else -1
 
 
 def percent(value: float | None) -> str:

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from joulemap.comparing.comparison import Comparison, Limit, Report, Unmatched
 from joulemap.comparing.difference import Difference
-from joulemap.comparing.outline import change, outline
+from joulemap.comparing.outline import change, outline, percent
 from joulemap.comparing.similarity import Matrix, Similarity
 from joulemap.units import fmt, fmt_pm
 from joulemap.views.table import printable
 
 _STYLES = {"more": "bold red", "less": "bold green", "no difference seen": "dim", "cannot tell": "yellow"}
 _MOST_UNMATCHED = 8
-_WIDE = 100
+_NARROW, _WIDE = 80, 100
 
 
 def render(report: Report, console: Console) -> None:
@@ -61,7 +61,8 @@ def _comparison(one: Comparison, report: Report, console: Console) -> None:
 
 
 def _rows(one: Comparison, report: Report, console: Console) -> Table:
-    wide = not console.is_terminal or console.width >= _WIDE
+    width = console.width if console.is_terminal else _WIDE
+    wide, shown = width >= _WIDE, change if width >= _NARROW else _percent_alone
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(report.question.by, no_wrap=True, overflow="ellipsis", ratio=1)
     for header in (one.base.label, one.variant.label) if wide else ():
@@ -74,9 +75,13 @@ def _rows(one: Comparison, report: Report, console: Console) -> Table:
         name = Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
         means = (fmt(row.base_j, "J"), fmt(row.variant_j, "J")) if wide else ()
         table.add_row(
-            name, *means, _difference(row), change(row), Text(row.verdict, style=_STYLES[row.verdict])
+            name, *means, _difference(row), shown(row), Text(row.verdict, style=_STYLES[row.verdict])
         )
     return table
+
+
+def _percent_alone(row: Difference) -> str:
+    return percent(row.relative)
 
 
 def _difference(row: Difference) -> str:

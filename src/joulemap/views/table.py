@@ -58,7 +58,7 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     energy = "net energy" if answer.question.baseline_w is not None else "energy"
     columns: list[tuple[str, list[str | Text]]] = [
         (energy, [fmt_pm(line.energy_j, "J", line.half_width_j) for line in lines]),
-        ("share", [fmt_share(line.share) for line in lines]),
+        ("share", [Text(fmt_share(line.share), style=_heat(line.share) if people else "") for line in lines]),
     ]
     if with_bars:
         columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
@@ -115,7 +115,11 @@ def _times(line: Line) -> list[str]:
 def _bar(part: float, share: float) -> Text:
     eighths = round(max(part, 0.0) * 64)
     bar = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
-    return Text(bar, style=next(style for limit, style in _HEAT if share >= limit or limit == 0.0))
+    return Text(bar, style=_heat(share))
+
+
+def _heat(share: float) -> str:
+    return next(style for limit, style in _HEAT if share >= limit or limit == 0.0)
 
 
 def _branches(lines: Sequence[Line]) -> list[str]:
