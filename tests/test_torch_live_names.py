@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -192,6 +193,30 @@ def test_copies_of_a_model_on_several_gpus_are_that_model(tmp_path: Path) -> Non
     found = traced(tmp_path, lambda: [one(x).add(0) for one in (model, *copies)])
     assert ("addmm", "forward") in found["head"]
     assert not any("Net" in layer for layer in found)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_backward_pass_of_a_scripted_module_is_its_own(tmp_path: Path) -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.LayerNorm(4))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.jit.script(inner), torch.nn.Linear(4, 4))
+    for _ in range(3):  # until it is optimised
+        model(torch.randn(2, 4)).sum().backward()
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)).sum().backward())
+    assert ("AddmmBackward0", "backward") in found["0"]
+    assert ("AddmmBackward0", "backward") in found["2"]
+    assert any("DifferentiableGraphBackward" in operation for operation, _ in found["1"])
+    assert ("mm", "backward") in found["1"]
+
+
+def test_copies_of_a_model_are_numbered_as_they_are_called(tmp_path: Path) -> None:
+    model, x = Net(), torch.randn(2, 4)
+    copies = [copy.deepcopy(model) for _ in range(3)]
+    found = traced(tmp_path, lambda: [one(x) for one in (copies[2], model, copies[0])])
+    assert {layer.partition("/")[0] for layer in found if layer.endswith("/head")} == {
+        "Net",
+        "Net (2)",
+        "Net (3)",
+    }
 
 
 def test_batches_are_the_input_pipeline(tmp_path: Path) -> None:

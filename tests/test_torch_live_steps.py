@@ -177,6 +177,41 @@ def test_gradients_that_are_scaled(tmp_path: Path) -> None:
         assert heard.steps == ["train"] * 3
 
 
+def test_a_step_that_the_scaler_skips_is_one(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    original = torch.amp.GradScaler.step
+    with attached(tmp_path) as (_, heard):
+        for number in range(4):
+            factor = float("inf") if number == 1 else 1.0
+            scaler.scale(model(torch.randn(2, 4)).sum() * factor).backward()
+            before = model[2].bias.clone()
+            scaler.step(optimizer)
+            scaler.update()
+            assert torch.equal(before, model[2].bias) == (number == 1)
+            optimizer.zero_grad()
+            assert heard.depth == 0
+        assert heard.steps == ["train"] * 4
+    assert torch.amp.GradScaler.step is original
+
+
+def test_a_new_optimizer_for_the_same_parameters_goes_on_where_the_old_one_was(tmp_path: Path) -> None:
+    model, other = net(), net()
+    kept = []
+    with attached(tmp_path) as (_, heard):
+        for rate in (0.1, 0.01):
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            kept.append(optimizer)  # by a schedule, say
+            for _ in range(2):
+                model(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        other(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        assert heard.steps == ["train"] * 4 + ["train 2"]
+
+
 def test_parameters_without_a_module(tmp_path: Path) -> None:
     weight = torch.randn(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

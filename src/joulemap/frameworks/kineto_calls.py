@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,11 @@ class Calls:
     thread: Int64
     sequence: Int64
     forward_thread: Int64
+
+    def is_named(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Which events have a name that begins like this."""
+        words = np.array([pattern.match(word) is not None for word in self.name.words], bool)
+        return words[self.name.codes] if len(words) else np.zeros(len(self.name), bool)
 
     @property
     def is_backward(self) -> NDArray[np.bool_]:

@@ -39,6 +39,7 @@ _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
 _COMPILED = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
+SCRIPTED = re.compile(r"(autograd::engine::evaluate_function: )?torch::jit::.*DifferentiableGraphBackward")
 GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 _PLACES = (

@@ -37,8 +37,8 @@ def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiat
     if (calls.role == Role.MODULE).any():
         lost = differentiated[(outside | in_optimizer(calls, paths, path))[differentiated]]
         given[above[lost]] = paths.code(names.LOSS)
-        given[top & _named(calls, _LOSS)] = paths.code(names.LOSS)
-    replays = (path == Paths.NOWHERE) & (calls.role == Role.RUNTIME) & _named(calls, names.GRAPH_LAUNCH)
+        given[top & calls.is_named(_LOSS)] = paths.code(names.LOSS)
+    replays = (path == Paths.NOWHERE) & (calls.role == Role.RUNTIME) & calls.is_named(names.GRAPH_LAUNCH)
     given[replays] = paths.code(names.CUDA_GRAPH)
     given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
     for word, name in enumerate(calls.name.words):
@@ -66,7 +66,9 @@ def _outermost_operation(calls: Calls, forest: Forest) -> Int64:
 
 def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
     """The free rows between a backward pass and the next optimizer step, where one of them is a norm."""
-    optimizers = np.sort(calls.start_ns[(calls.role == Role.OPTIMIZER) & _named(calls, names.OPTIMIZER_STEP)])
+    optimizers = np.sort(
+        calls.start_ns[(calls.role == Role.OPTIMIZER) & calls.is_named(names.OPTIMIZER_STEP)]
+    )
     backward = np.sort(calls.start_ns[calls.is_backward])
     rows = np.flatnonzero(free)
     follows = np.searchsorted(optimizers, calls.start_ns[rows])
@@ -76,11 +78,6 @@ def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
     before = np.where(follows > 0, optimizers[np.maximum(follows, 1) - 1], np.iinfo(np.int64).min)
     since = begun > np.searchsorted(backward, before) if len(optimizers) else over
     rows, follows = rows[over & since], follows[over & since]
-    clipped = np.unique(follows[_named(calls, _NORM)[rows]])
+    clipped = np.unique(follows[calls.is_named(_NORM)[rows]])
     clips: Int64 = rows[np.isin(follows, clipped)]
     return clips
-
-
-def _named(calls: Calls, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    words = np.array([pattern.match(word) is not None for word in calls.name.words], bool)
-    return words[calls.name.codes] if len(words) else np.zeros(len(calls.name), bool)

@@ -33,6 +33,10 @@ class Scopes:
     origin: Int64
 
 
+_THREAD = 44
+"""The bits of a sequence number, above which is its thread."""
+
+
 def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> Scopes:
     """Where every event on the CPU belongs."""
     path, phase = _descend(calls, forest, paths, np.full(len(calls.start_ns), NONE, np.int64))
@@ -91,7 +95,23 @@ def _differentiated(calls: Calls, phase: Int64) -> tuple[Int64, Int64]:
     )
     found = origin != NONE
     origin[found] = forward[origin[found]]
+    scripted = np.flatnonzero(~found & calls.is_named(names.SCRIPTED)[backward])
+    origin[scripted] = _first_captured(calls, forward, backward[scripted])
     return backward, origin
+
+
+def _first_captured(calls: Calls, forward: Int64, scripted: Int64) -> Int64:
+    """Graphs of TorchScript have no operation of their number: they take it before they capture their inputs,
+    which is the next operation of their thread."""
+    keys = _pairs(calls.thread[forward], calls.sequence[forward])
+    order = np.lexsort((calls.start_ns[forward], keys))
+    if not len(order):
+        return np.full(len(scripted), NONE, np.int64)
+    wanted = _pairs(calls.forward_thread[scripted] * (calls.thread[scripted] != 0), calls.sequence[scripted])
+    place = np.minimum(np.searchsorted(keys[order], wanted, side="right"), len(order) - 1)
+    row = forward[order[place]]
+    follows = (keys[order[place]] > wanted) & (keys[order[place]] >> _THREAD == wanted >> _THREAD)
+    return np.where(follows, row, NONE)
 
 
 def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, backward: Int64, origin: Int64) -> Int64:
@@ -133,7 +153,7 @@ def _of_places(paths: Paths, path: Int64, phase: Int64) -> Int64:
 
 def _pairs(thread: Int64, sequence: Int64) -> Int64:
     """A thread and a sequence number as one number; sequence numbers count the operations of one thread."""
-    return np.where(sequence < 0, NONE, (thread << 44) + sequence)
+    return np.where(sequence < 0, NONE, (thread << _THREAD) + sequence)
 
 
 def _newest_before(keys: Int64, t_ns: Int64, wanted: Int64, until_ns: Int64) -> Int64:

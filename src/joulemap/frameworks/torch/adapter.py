@@ -52,7 +52,9 @@ class TorchAdapter:
             self._profiler = attempt(Profiler, self._watch, self._calls, self._patches)
             attempt(self._calls.hook, self._patches)
             attempt(hook_backward, self._watch, self._calls, self._patches)
-            attempt(OptimizerSteps(self._calls, self._finder).hook, self._watch, self._removals)
+            optimizers = OptimizerSteps(self._calls, self._finder)
+            attempt(optimizers.hook, self._watch, self._removals)
+            attempt(optimizers.hook_scalers, self._watch, self._patches)
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":

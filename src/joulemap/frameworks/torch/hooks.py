@@ -28,10 +28,11 @@ class Removals:
 
 
 class _Thread(threading.local):
-    """The optimizer steps that this thread is in, and their ranges."""
+    """The optimizer steps that this thread is in, with their ranges, and how many it has begun."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Any, Any]] = []
+        self.begun = 0
 
 
 class OptimizerSteps:
@@ -65,6 +66,7 @@ class OptimizerSteps:
 
         self._thread.open = [one for one in self._thread.open if one[0] is not optimizer]  # one that failed
         has_closure = any(one is not None for one in (*args[:1], kwargs.get("closure")))
+        self._thread.begun += 1
         self._finder.optimizer_begins(optimizer, has_closure)
         opened = None
         if self._calls.tracing:
@@ -80,6 +82,32 @@ class OptimizerSteps:
                 opened.__exit__(None, None, None)
         if not self._thread.open:
             self._finder.optimizer_ends(optimizer)
+
+    def hook_scalers(self, watch: Watch, patches: Patches) -> None:
+        """A ``GradScaler`` that finds no finite gradients does without the optimizer: the step has ended."""
+        from torch.amp.grad_scaler import GradScaler
+
+        original, attempt, thread = GradScaler.step, aside(watch), self._thread
+
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            begun = thread.begun
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            if thread.begun == begun:
+                attempt(self._skipped, optimizer)
+            return result
+
+        unseen(step)
+        instead(step, original)
+        patches.put(GradScaler, "step", step)
+
+    def _skipped(self, optimizer: Any) -> None:
+        self._finder.optimizer_begins(optimizer, has_closure=False)
+        self._finder.optimizer_ends(optimizer)
 
 
 def hook_backward(watch: Watch, calls: Calls, patches: Patches) -> None:

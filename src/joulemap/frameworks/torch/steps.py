@@ -46,7 +46,7 @@ class StepFinder:
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
-        self._optimizers: list[weakref.ref[Any]] = []
+        self._optimizers: list[tuple[weakref.ref[Any], tuple[str, frozenset[int]]]] = []
         self._not_last: set[int | None] = set()
         self._after: dict[int, str] = {}
         self._end_to_end = False
@@ -166,21 +166,26 @@ class StepFinder:
         return TRAIN if last is None else self._after.get(last, self._label(last))
 
     def _key(self, optimizer: Any) -> int:
-        """A number for an optimizer; that of one that is gone is given again."""
-        free = None
-        for number, known in enumerate(self._optimizers):
-            held = known()
-            if held is optimizer:
+        """A number for an optimizer: that of one of its kind for the same parameters, whose place it takes,
+        or of one that is gone."""
+        for number, (known, _) in enumerate(self._optimizers):
+            if known() is optimizer:
                 return number
-            if held is None and free is None:
-                free = number
-        if free is None:
-            self._optimizers.append(weakref.ref(optimizer))
-            return len(self._optimizers) - 1
-        self._optimizers[free] = weakref.ref(optimizer)
-        self._not_last.discard(free)
-        return free
+        kind = _kind(optimizer)
+        alike = [number for number, (_, other) in enumerate(self._optimizers) if other == kind]
+        gone = [number for number, (known, _) in enumerate(self._optimizers) if known() is None]
+        number = next(iter(alike + gone), len(self._optimizers))
+        self._optimizers[number : number + 1] = [(weakref.ref(optimizer), kind)]
+        if not alike:
+            self._not_last.discard(number)
+        return number
 
     @staticmethod
     def _label(key: int | None) -> str:
         return f"{TRAIN} {key + 1}" if key else TRAIN
+
+
+def _kind(optimizer: Any) -> tuple[str, frozenset[int]]:
+    """What makes two optimizers do the same step: their class, and the parameters that they have."""
+    parameters = (id(one) for group in optimizer.param_groups for one in group["params"])
+    return type(optimizer).__qualname__, frozenset(parameters)
