@@ -296,6 +296,8 @@ def test_what_is_refused_leaves_nothing_behind(recording, tmp_path):
         in run(recording, "--to", "svg", "--phase", "sideways", "-o", output, check=2).stderr
     )
     assert list(tmp_path.iterdir()) == []
+    recency = ("--rule", "recency", "-o", output)
+    assert b"shared out by time" in run(recording, "--to", "perfetto", *recency, check=2).stderr
     output.write_text("mine")
     assert b"--overwrite" in run(recording, "--to", "svg", "-o", output, check=2).stderr
     assert output.read_text() == "mine"

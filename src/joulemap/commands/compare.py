@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulemap.commands.output import console, print_json, progress
+from joulemap.commands.show import RULES
 from joulemap.errors import InputError
 from joulemap.units import parse_share
 
 if TYPE_CHECKING:
+    from joulemap.accounting import Rule
     from joulemap.comparing.comparison import Question, Report
     from joulemap.comparing.variant import By, Run, Variant
 
@@ -60,6 +63,9 @@ class _Against(click.Command):
 @click.option(
     "--per", type=click.Choice(("run", "step")), default="run", show_default=True, help="Energy of what."
 )
+@click.option(
+    "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
+)
 @click.option("--rename", multiple=True, metavar="PATTERN=NEW", help=r"Match names: 'layer_(\d+)=layer/\1'.")
 @click.option(
     "--margin",
@@ -84,6 +90,7 @@ def command(
     against: Sequence[str],
     fail_above: str | None,
     modules: Sequence[str],
+    rule: Rule,
     heatmap: Path | None,
     as_markdown: bool,
     as_json: bool,
@@ -104,7 +111,9 @@ def command(
         raise InputError("--module is what a limit is about.", "Give the limit: --fail-above 5%.")
     limit = None if fail_above is None else parse_share(fail_above)
     with progress("accounting") as advance:
-        variants = _variants(recordings, against, options["per"] == "step", advance)
+        variants = _variants(
+            recordings, against, partial(_accounted, options["per"] == "step", rule), advance
+        )
     with progress("comparing") as advance:
         report = compare(variants, _question(**options), limit, modules, advance)
     _say(report, as_markdown, as_json)
@@ -142,7 +151,10 @@ def _say(report: Report, as_markdown: bool, as_json: bool) -> None:
 
 
 def _variants(
-    recordings: Sequence[str], against: Sequence[str], per_step: bool, advance: Callable[[float], None] | None
+    recordings: Sequence[str],
+    against: Sequence[str],
+    accounted: Callable[[Path, int, int], Run],
+    advance: Callable[[float], None] | None,
 ) -> list[Variant]:
     """The groups of recordings, accounted; the first is the base."""
     from joulemap.accounting.watching import watched
@@ -159,7 +171,7 @@ def _variants(
     number = count()
     with watched(advance):
         return [
-            Variant(label, tuple(_accounted(path, per_step, next(number), total) for path in group))
+            Variant(label, tuple(accounted(path, next(number), total) for path in group))
             for label, group in zip(labels, paths, strict=True)
         ]
 
@@ -190,7 +202,7 @@ def _labels(paths: Sequence[Path], counts: Sequence[int]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def _accounted(path: Path, per_step: bool, number: int, total: int) -> Run:
+def _accounted(per_step: bool, rule: Rule, path: Path, number: int, total: int) -> Run:
     from joulemap.accounting.watching import part
     from joulemap.api import account, load
     from joulemap.comparing.variant import Run
@@ -200,4 +212,4 @@ def _accounted(path: Path, per_step: bool, number: int, total: int) -> Run:
     if per_step and not steps:
         raise InputError(f"{path} has no steps.", "Leave out --per step.")
     with part(number, total):
-        return Run(path.name, account(recording), 0 if steps is None else len(steps))
+        return Run(path.name, account(recording, rule), 0 if steps is None else len(steps))

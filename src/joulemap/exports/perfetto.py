@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.charges import EventEnergy, energy_of_events
+from joulemap.accounting.charges import EventEnergy
 from joulemap.exports.source import Source, chunks
 from joulemap.exports.tracks import tracks_of
 from joulemap.traces import NO_STEP, EventTrace, PowerTrace, Steps
@@ -99,14 +99,7 @@ def _power_lines(trace: PowerTrace, pid: int, origin_ns: int) -> Iterator[str]:
 
 
 def _event_lines(source: Source, events: EventTrace, pids: list[int], origin_ns: int) -> Iterator[str]:
-    recording = source.recording
-    energies = energy_of_events(
-        events,
-        recording.power(),
-        steps=recording.steps(),
-        window_ns=recording.info.window_ns,
-        shares=recording.shares(),
-    )
+    energies = source.event_energies()
     tracks = tracks_of(events)
     for track, name, device in zip(range(len(tracks.names)), tracks.names, tracks.device, strict=True):
         yield _named("thread_name", pids[device], track + 1, name)

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import TypeVar
 
 from joulemap.accounting import Footprint, Rule
+from joulemap.accounting.charges import EventEnergy, energy_of_events
 from joulemap.accounting.summarise import summarised_names
 from joulemap.api import account
+from joulemap.errors import InputError
 from joulemap.program import Program
 from joulemap.recording import Recording
 
@@ -56,6 +58,22 @@ class Source:
         new = dict(zip(every, summarised_names(every, self.asked.rules), strict=True))
         operations = {new[name]: kind for name, kind in program.operations.items()}
         return Program.of(operations, [(new[source], new[target]) for source, target in program.edges])
+
+    def event_energies(self) -> list[EventEnergy]:
+        """What each execution was charged, by domain."""
+        if self.asked.rule != "exact":
+            raise InputError(
+                f"Single executions are shared out by time; the rule {self.asked.rule!r} is for footprints.",
+                "Leave out --rule.",
+            )
+        recording = self.recording
+        return energy_of_events(
+            recording.events(),
+            recording.power(),
+            steps=recording.steps(),
+            window_ns=recording.info.window_ns,
+            shares=recording.shares(),
+        )
 
     @property
     def _merges(self) -> bool:

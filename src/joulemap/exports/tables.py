@@ -11,7 +11,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from joulemap import __version__
-from joulemap.accounting.charges import energy_of_events
 from joulemap.exports.source import Source, chunks
 from joulemap.traces import Float64
 
@@ -62,16 +61,9 @@ def _kind(value: object) -> pa.DataType:
 
 def _events(source: Source) -> tuple[int, Callable[[slice], pa.Table]]:
     """Every execution with what it was charged, over all domains."""
-    recording = source.recording
-    events = recording.events()
+    events = source.recording.events()
     charged: Float64 = np.zeros(len(events))
-    for one in energy_of_events(
-        events,
-        recording.power(),
-        steps=recording.steps(),
-        window_ns=recording.info.window_ns,
-        shares=recording.shares(),
-    ):
+    for one in source.event_energies():
         charged += one.energy_j
 
     def part(rows: slice) -> pa.Table:
