@@ -41,7 +41,7 @@ def write_events(
     said: dict[str, Any] = {"format": FORMAT, "names": names, "categories": categories}
     said |= {"classes": list(classes), "signatures": []}
     if flow is not None:
-        columns["signature"], said["signatures"] = _words(map(_signature, events))
+        columns["signature"], said["signatures"] = _signatures(kind, events)
         columns["node_sequence"], said["nodes"], columns["node_edges"] = flow.graph.columns()
         said |= {"passes": list(flow.passes), "taken_in": list(flow.taken_in)}
         said |= {"handed_out": list(flow.handed_out)}
@@ -104,12 +104,25 @@ def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np
     return np.flatnonzero(~on_host[codes]) if len(codes) else np.zeros(0, np.int64)
 
 
+_SIGNED_BY = ("structured_input_shapes", "structured_input_strides", "dtypes", "concrete_inputs")
+
+
+def _signatures(kind: Any, events: Sequence[Any]) -> tuple[NDArray[np.int32], list[str]]:
+    """What every event was called with, as numbers, and each signature in words once: there are few."""
+    if kind is None:
+        return np.zeros(0, np.int32), []
+    names = _SIGNED_BY if hasattr(kind, _SIGNED_BY[0]) else ("shapes", "dtypes")  # before torch 2.5
+    codes, _ = _words(map(str, zip(*(map(getattr(kind, name), events) for name in names), strict=True)))
+    _, first = np.unique(codes, return_index=True)
+    return codes, [_signature(events[row]) for row in first.tolist()]
+
+
 def _signature(event: Any) -> str:
     """Shapes, strides, types and scalars of what an operation was called with, in one line."""
     types = event.dtypes()
     if not types:
         return ""
-    if not hasattr(event, "structured_input_strides"):  # older ones than torch 2.5
+    if not hasattr(event, "structured_input_strides"):
         return json.dumps([event.shapes(), [], types, []], separators=(",", ":"))
     given = [event.structured_input_shapes(), event.structured_input_strides(), types]
     return json.dumps([*given, event.concrete_inputs()], separators=(",", ":"), default=str)
