@@ -18,8 +18,9 @@ import joulemap
 from joulemap.accounting.charges import energy_of_events
 from joulemap.accounting.diagram import energy_distribution
 from joulemap.cli import commands
+from joulemap.commands import export as export_command
 from joulemap.devices import Domain
-from joulemap.exports import FORMATS
+from joulemap.exports import FORMATS, tables
 from joulemap.exports.graph import dot, quoted
 from joulemap.exports.picture import svg
 from joulemap.exports.source import Asked, Source
@@ -249,6 +250,9 @@ def test_the_picture_has_every_box_arrow_and_share(recording, tmp_path):
     assert [rect.get("rx") for rect in picture.iter(f"{name}rect")] == ["12", "12"]
     assert len([path for path in picture.iter(f"{name}path") if path.get("marker-end")]) == 1
     assert "m/a: " in next(picture.iter(f"{name}title")).text
+    deep = footprint_of({"a_long_name/of_a_layer/deep_inside/x": 1.0})
+    inside = ET.fromstring(svg(energy_distribution(deep, Program(), "a_long_name/of_a_layer/deep_inside")))
+    assert float(inside.get("width")) > 7 * len("a_long_name/of_a_layer/deep_inside · 1.00 J")
 
 
 def test_names_are_names_whatever_they_look_like():
@@ -302,6 +306,10 @@ def test_what_is_refused_leaves_nothing_behind(recording, tmp_path):
     assert b"--overwrite" in run(recording, "--to", "svg", "-o", output, check=2).stderr
     assert output.read_text() == "mine"
     assert b"Wrote" in run(recording, "--to", "svg", "-o", output, "--overwrite").stdout
+
+
+def test_choices_on_the_command_line_are_those_of_the_code():
+    assert export_command.TABLES == tables.TABLES
 
 
 def test_every_format_has_its_row_in_the_documentation():

@@ -22,7 +22,6 @@ from joulemap.comparing.variant import Amount
 from joulemap.traces import Float64
 
 Verdict = Literal["more", "less", "no difference seen", "cannot tell"]
-VERDICTS: tuple[Verdict, ...] = ("more", "less", "no difference seen", "cannot tell")
 
 CHANCE = 0.05
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PER_INCH = 72.0
 _CHARACTER, _PADDING, _HEIGHT = 7.0, 24.0, 42.0
-_MARGIN, _TITLE = 16.0, 30.0
+_MARGIN, _TITLE, _TITLE_CHARACTER = 16.0, 30.0, 8.0
 _LONGEST = 40
 _STYLE = (
     "text{font:12px system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}"
@@ -43,9 +43,10 @@ def write_svg(source: Source, path: Path) -> None:
 def svg(diagram: Diagram) -> str:
     """The diagram as an SVG document."""
     layout = _Layout.of(diagram)
-    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN + _TITLE
     most = max(box.share for box in diagram.boxes)
     title = f"{diagram.path or 'program'} · {fmt(diagram.energy_j, 'J')}"
+    width = max(layout.width, len(title) * _TITLE_CHARACTER) + 2 * _MARGIN
+    height = layout.height + 2 * _MARGIN + _TITLE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(title)}">',
