@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from joulemap.calls.table import Calls, Sites
 from joulemap.devices import Domain
 from joulemap.labels import Labels
 from joulemap.program import Program
@@ -84,6 +85,35 @@ def write_small(path, watts=200, operations=SMALL):
     steps = Steps.from_columns(start_ns=step_starts, end_ns=step_starts + 200 * MS, label="train")
     program = Program.of(dict.fromkeys(operations, "op"), FLOW)
     return write(path, info, events, [power], steps, program)
+
+
+def add_calls(path):
+    """A call of a library that lasts for a second, and two inside it."""
+    sites = Sites.from_columns(
+        site=[0, 1],
+        file="train.py",
+        line=[7, 9],
+        column=[5, 5],
+        end_line=[7, 9],
+        end_column=[20, 20],
+        text=["model.fit", "tf.matmul"],
+        function="main",
+    )
+    calls = Calls.from_columns(
+        sites,
+        call=[0, 1, 2],
+        parent=[-1, 0, 0],
+        site=[0, 1, 1],
+        api=["fit", "matmul", "matmul"],
+        thread=[1, 1, 1],
+        start_ns=[T0, T0 + 100 * MS, T0 + 300 * MS],
+        end_ns=[T0 + 1000 * MS, T0 + 200 * MS, T0 + 400 * MS],
+    )
+    with unsynced():
+        writer = RecordingWriter.attach(path)
+        writer.put_calls(calls)
+        writer.finish()
+    return path
 
 
 def write_large(path, count=1_000_000, layers=64, operations=80, readings=200_000):

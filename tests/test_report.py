@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulemap
-from joulemap.calls.table import Calls, Sites
 from joulemap.devices import Domain
 from joulemap.recording import RecordingWriter
 from joulemap.report.activity import BINS, activity
@@ -25,7 +24,7 @@ from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
 from .recordings import REPOSITORY, T0, unsynced
-from .report_recordings import EVIL, FLOW, MS, SMALL, TAG, write_small
+from .report_recordings import EVIL, FLOW, MS, SMALL, TAG, add_calls, write_small
 from .test_cli import joulemap as run
 from .test_summarise import footprint_of
 
@@ -214,30 +213,7 @@ def test_activity_marks_when_a_module_ran():
 
 def test_calls_stand_by_their_source_line(tmp_path):
     path = write_small(tmp_path / "calls.joulemap")
-    sites = Sites.from_columns(
-        site=[0, 1],
-        file="train.py",
-        line=[7, 9],
-        column=[5, 5],
-        end_line=[7, 9],
-        end_column=[20, 20],
-        text=["model.fit", "tf.matmul"],
-        function="main",
-    )
-    calls = Calls.from_columns(
-        sites,
-        call=[0, 1, 2],
-        parent=[-1, 0, 0],
-        site=[0, 1, 1],
-        api=["fit", "matmul", "matmul"],
-        thread=[1, 1, 1],
-        start_ns=[T0, T0 + 100 * MS, T0 + 300 * MS],
-        end_ns=[T0 + 1000 * MS, T0 + 200 * MS, T0 + 400 * MS],
-    )
-    with unsynced():
-        writer = RecordingWriter.attach(path)
-        writer.put_calls(calls)
-        writer.finish()
+    add_calls(path)
     fit, matmul = made(path)["calls"]["sites"]
     assert (fit["api"], fit["file"], fit["line"], fit["calls"]) == ("fit", "train.py", 7, 1)
     assert (matmul["api"], matmul["line"], matmul["calls"]) == ("matmul", 9, 2)

@@ -13,7 +13,7 @@ from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
 from . import chromium
-from .report_recordings import EVIL, TAG, write_large, write_small
+from .report_recordings import EVIL, TAG, add_calls, write_large, write_small
 from .test_cli import joulemap
 from .test_report import H200
 
@@ -28,7 +28,7 @@ def make_pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     found = []
     for name, watts in (("small", 200), ("other", 240)):
-        recording = load(write_small(folder / f"{name}.joulemap", watts))
+        recording = load(add_calls(write_small(folder / f"{name}.joulemap", watts)))
         found.append(contents(recording, account(recording), {"GPU:0": 50.0}, 400.0))
     (folder / "small.html").write_text(assemble(found[:1]))
     joulemap("report", folder / "small.joulemap", folder / "other.joulemap", "-o", folder / "two.html")
@@ -245,6 +245,13 @@ def test_a_table_says_what_a_picture_shows_and_csv_is_a_click_away(page, tmp_pat
     assert (name, phase, float(energy_j)) == ("net", "all", pytest.approx(330))
 
 
+def test_calls_have_their_source_lines(page):
+    rows = "[...document.querySelectorAll('#calls tbody tr')]"
+    fit, matmul = page.run(f"{rows}.map((row) => [...row.cells].map((one) => one.innerText))")
+    assert fit[:3] == ["fit model.fit", "train.py:7", "1"]
+    assert matmul[:3] == ["matmul tf.matmul", "train.py:9", "2"]
+
+
 def test_light_and_dark(page):
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.run(ground)
@@ -280,9 +287,10 @@ def test_pictures_have_names_for_who_hears_them(page):
     )
     assert unnamed == 0
     stops = page.run(
-        "['.box', '.block'].map((kind) => document.querySelectorAll(`${kind}[tabindex='0']`).length)"
+        "['.box', '.block', '.bars li']"
+        ".map((kind) => document.querySelectorAll(`${kind}[tabindex='0']`).length)"
     )
-    assert stops == [1, 1]
+    assert stops == [1, 1, 2]
 
 
 def test_several_recordings_have_tabs_and_what_compare_says(browser, pages):

@@ -20,6 +20,8 @@ _SCRIPTS = (
     "tip.js",
     "model.js",
     "table.js",
+    "figures.js",
+    "breakdown.js",
     "summary.js",
     "layout.js",
     "diagram.js",
@@ -29,6 +31,7 @@ _SCRIPTS = (
     "power.js",
     "calls.js",
     "comparison.js",
+    "overview.js",
     "main.js",
 )
 

@@ -8,7 +8,8 @@ function highest(line) {
 // The interval that a time falls into, or -1.
 function intervalAt(edges, second) {
   if (!edges.length || second < edges[0] || second >= edges[edges.length - 1]) return -1;
-  let low = 0, high = edges.length - 1;
+  let low = 0,
+    high = edges.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
     if (edges[middle] <= second) low = middle;
@@ -19,7 +20,9 @@ function intervalAt(edges, second) {
 
 // What is drawn between two times: {begin, end, mean, low, high}, as it was read where that fits.
 function columns(line, from, to, pixels) {
-  const edges = line.edges_s, first = Math.max(intervalAt(edges, from), 0), found = [];
+  const edges = line.edges_s,
+    first = Math.max(intervalAt(edges, from), 0),
+    found = [];
   let last = first;
   while (last < line.mean_w.length && edges[last] < to) last += 1;
   const together = Math.max(Math.ceil((last - first) / (2 * pixels)), 1);
@@ -29,7 +32,8 @@ function columns(line, from, to, pixels) {
 
 function joined(line, begin, end) {
   const column = { begin: line.edges_s[begin], end: line.edges_s[end], mean: null, low: Infinity, high: -Infinity };
-  let energy = 0, seconds = 0;
+  let energy = 0,
+    seconds = 0;
   for (let at = begin; at < end; at += 1) {
     if (line.mean_w[at] === null) continue;
     const length = line.edges_s[at + 1] - line.edges_s[at];
@@ -44,9 +48,13 @@ function joined(line, begin, end) {
 
 // Steps, since a reading is the mean of its interval; gaps stay open.
 function meanPath(drawn, x, y) {
-  let path = "", open = false;
+  let path = "",
+    open = false;
   for (const { begin, end, mean } of drawn) {
-    if (mean === null) { open = false; continue; }
+    if (mean === null) {
+      open = false;
+      continue;
+    }
     path += `${open ? "L" : "M"}${x(begin).toFixed(1)} ${y(mean).toFixed(1)}H${x(end).toFixed(1)}`;
     open = true;
   }
@@ -54,8 +62,13 @@ function meanPath(drawn, x, y) {
 }
 
 function bandPath(drawn, x, y) {
-  return drawn.filter(({ mean, low, high }) => mean !== null && high > low)
-    .map(({ begin, end, low, high }) => `M${x(begin).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}H${Math.max(x(end), x(begin) + 0.5).toFixed(1)}V${y(low).toFixed(1)}z`).join("");
+  return drawn
+    .filter(({ mean, low, high }) => mean !== null && high > low)
+    .map(
+      ({ begin, end, low, high }) =>
+        `M${x(begin).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}H${Math.max(x(end), x(begin) + 0.5).toFixed(1)}V${y(low).toFixed(1)}z`,
+    )
+    .join("");
 }
 
 function niceStep(rough) {
@@ -65,7 +78,7 @@ function niceStep(rough) {
 
 // The end of an axis: a little above the peak, and easy to halve.
 function niceAbove(peak) {
-  return 2 * niceStep(peak / 2 * 1.02);
+  return 2 * niceStep((peak / 2) * 1.02);
 }
 
 // Rows of bits from base64, unpacked when they are first drawn.
@@ -80,5 +93,8 @@ function activityLanes(activity) {
     if (!known.has(own)) known.set(own, Object.hasOwn(activity.modules, own) ? unpack(activity.modules[own]) : null);
     return known.get(own);
   };
-  return { phases: Object.fromEntries(Object.entries(activity.phases).map(([phase, text]) => [phase, unpack(text)])), modules };
+  return {
+    phases: Object.fromEntries(Object.entries(activity.phases).map(([phase, text]) => [phase, unpack(text)])),
+    modules,
+  };
 }

@@ -21,7 +21,9 @@ class DiagramView {
     const within = model.children(state.focus, state.phase);
     const level = new Level(model, state, within);
     this.boxes = [];
-    this.picture.replaceChildren(within.length ? this.drawing(level) : el("p", { class: "nothing" }, "Nothing drew energy here in this phase."));
+    this.picture.replaceChildren(
+      within.length ? this.drawing(level) : el("p", { class: "nothing" }, "Nothing drew energy here in this phase."),
+    );
     this.note.textContent = level.note();
     this.drawCrumbs();
     this.drawTable(within);
@@ -38,26 +40,55 @@ class DiagramView {
     const height = top + (rest ? rest.height : 0);
     const wide = Math.max(flow ? flow.width : 0, rest ? rest.width : 0);
     const title = `Energy distribution of ${this.model.path(this.state.focus).map(printable).join("/") || "the program"}`;
-    return svg("svg", { viewBox: `0 0 ${wide} ${height}`, width: Math.min(wide, width), role: "group", "aria-label": title },
+    return svg(
+      "svg",
+      { viewBox: `0 0 ${wide} ${height}`, width: Math.min(wide, width), role: "group", "aria-label": title },
       arrowhead(),
-      flow && svg("g", { transform: `translate(${(wide - flow.width) / 2} 0)` }, flow.paths.map(arrow), flow.boxes.map((box) => this.box(box, level))),
-      rest && svg("g", { transform: `translate(${(wide - rest.width) / 2} ${top})` }, rest.boxes.map((box) => this.box(box, level))));
+      flow &&
+        svg(
+          "g",
+          { transform: `translate(${(wide - flow.width) / 2} 0)` },
+          flow.paths.map(arrow),
+          flow.boxes.map((box) => this.box(box, level)),
+        ),
+      rest &&
+        svg(
+          "g",
+          { transform: `translate(${(wide - rest.width) / 2} ${top})` },
+          rest.boxes.map((box) => this.box(box, level)),
+        ),
+    );
   }
 
   box({ node, x, y, width }, level) {
     const { model, state } = this;
-    const layer = model.isLayer(node), share = level.share(node), heat = level.heat(node);
+    const layer = model.isLayer(node),
+      share = level.share(node),
+      heat = level.heat(node);
     const name = printable(model.names[node]);
-    const kind = [layer ? "layer" : "operation", heat > 0.55 ? "hot" : "", level.isTime(node) ? "time" : "", node === state.selected ? "selected" : ""];
+    const kind = [
+      layer ? "layer" : "operation",
+      heat > 0.55 ? "hot" : "",
+      level.isTime(node) ? "time" : "",
+      node === state.selected ? "selected" : "",
+    ];
     const what = `${name}, ${percent(share)}, ${joules(model.row(node, state.phase))}, ${layer ? "layer, Enter goes in" : "operation"}`;
-    const box = svg("g", {
-      class: `box ${kind.join(" ")}`, transform: `translate(${x - width / 2} ${y - BOX_HEIGHT / 2})`, role: "button",
-      "aria-label": what, "data-path": model.path(node).join("/"), "--heat": String(heat), tip: () => model.card(node, state.phase),
-      onclick: (event) => this.open(node, event.detail === 0),
-    },
-    svg("rect", { width, height: BOX_HEIGHT, rx: layer ? 12 : 0 }),
-    svg("text", { x: width / 2, y: 19, class: "name" }, fitted(name, width - 20)),
-    svg("text", { x: width / 2, y: 36, class: "share" }, percent(share)));
+    const box = svg(
+      "g",
+      {
+        class: `box ${kind.join(" ")}`,
+        transform: `translate(${x - width / 2} ${y - BOX_HEIGHT / 2})`,
+        role: "button",
+        "aria-label": what,
+        "data-path": model.path(node).join("/"),
+        "--heat": String(heat),
+        tip: () => model.card(node, state.phase),
+        onclick: (event) => this.open(node, event.detail === 0),
+      },
+      svg("rect", { width, height: BOX_HEIGHT, rx: layer ? 12 : 0 }),
+      svg("text", { x: width / 2, y: 19, class: "name" }, fitted(name, width - 20)),
+      svg("text", { x: width / 2, y: 36, class: "share" }, percent(share)),
+    );
     this.boxes.push(box);
     return box;
   }
@@ -69,8 +100,10 @@ class DiagramView {
 
   key(event) {
     const here = this.boxes.indexOf(document.activeElement);
-    if (event.key === "Escape" && this.state.focus !== PROGRAM) this.state.go(this.model.ascend(this.state.focus, this.state.phase), true);
-    else if (here >= 0 && (event.key === "Enter" || event.key === " ")) document.activeElement.dispatchEvent(new MouseEvent("click", { detail: 0, bubbles: true }));
+    if (event.key === "Escape" && this.state.focus !== PROGRAM)
+      this.state.go(this.model.ascend(this.state.focus, this.state.phase), true);
+    else if (here >= 0 && (event.key === "Enter" || event.key === " "))
+      document.activeElement.dispatchEvent(new MouseEvent("click", { detail: 0, bubbles: true }));
     else if (here >= 0 && event.key.startsWith("Arrow")) this.move(here, event.key);
     else return;
     event.preventDefault();
@@ -78,11 +111,16 @@ class DiagramView {
 
   // To the nearest box in the direction of the arrow.
   move(here, key) {
-    const middle = (box) => { const { left, top, width, height } = box.getBoundingClientRect(); return [left + width / 2, top + height / 2]; };
+    const middle = (box) => {
+      const { left, top, width, height } = box.getBoundingClientRect();
+      return [left + width / 2, top + height / 2];
+    };
     const [x, y] = middle(this.boxes[here]);
     const [dx, dy] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
     const distance = (box) => {
-      const [bx, by] = middle(box), along = (bx - x) * dx + (by - y) * dy, across = Math.abs((bx - x) * dy) + Math.abs((by - y) * dx);
+      const [bx, by] = middle(box),
+        along = (bx - x) * dx + (by - y) * dy,
+        across = Math.abs((bx - x) * dy) + Math.abs((by - y) * dx);
       return along > 2 ? along + 2 * across : Infinity;
     };
     const nearest = this.boxes.reduce((best, box) => (distance(box) < distance(best) ? box : best), this.boxes[here]);
@@ -94,18 +132,35 @@ class DiagramView {
   drawCrumbs() {
     const { model, state } = this;
     const stops = [PROGRAM, ...model.ancestors(state.focus)];
-    this.crumbs.replaceChildren(el("ol", {}, stops.map((node, at) => {
-      const name = node === PROGRAM ? "program" : printable(model.names[node]);
-      const last = at === stops.length - 1;
-      return el("li", {}, last ? el("span", { "aria-current": "location" }, name) : button(name, () => state.go(node)));
-    })));
+    this.crumbs.replaceChildren(
+      el(
+        "ol",
+        {},
+        stops.map((node, at) => {
+          const name = node === PROGRAM ? "program" : printable(model.names[node]);
+          const last = at === stops.length - 1;
+          return el(
+            "li",
+            {},
+            last ? el("span", { "aria-current": "location" }, name) : button(name, () => state.go(node)),
+          );
+        }),
+      ),
+    );
   }
 
   drawTable(within) {
     const { model, state } = this;
     const records = () => model.records(within, state.phase);
     const place = model.path(state.focus).join("/") || "program";
-    this.table.replaceChildren(behind("The same as a table", () => rowsTable(`Inside ${printable(place)}, ${state.phase}`, records()), "diagram.csv", records));
+    this.table.replaceChildren(
+      behind(
+        "The same as a table",
+        () => rowsTable(`Inside ${printable(place)}, ${state.phase}`, records()),
+        "diagram.csv",
+        records,
+      ),
+    );
   }
 }
 
@@ -116,7 +171,8 @@ class Level {
     this.view = model.view(state.phase);
     this.focus = state.focus;
     this.total = within.reduce((sum, node) => sum + this.view.energy_j[node], 0);
-    const known = new Set(within), shown = new Set(within.slice(0, MOST_BOXES));
+    const known = new Set(within),
+      shown = new Set(within.slice(0, MOST_BOXES));
     const between = model.edges(state.focus, state.phase).filter((pair) => pair.every((node) => known.has(node)));
     this.hasDataflow = model.view("all").flows.size > 0;
     this.inDataflow = new Set(between.flat());
@@ -144,11 +200,15 @@ class Level {
 
   note() {
     const sentences = [];
-    if (!this.hasDataflow) sentences.push("This recording holds no dataflow, so there are no arrows; boxes stand by energy.");
-    else if (!this.edges.length && this.flowing.length + this.apart.length > 1) sentences.push("No dataflow is known between these.");
+    if (!this.hasDataflow)
+      sentences.push("This recording holds no dataflow, so there are no arrows; boxes stand by energy.");
+    else if (!this.edges.length && this.flowing.length + this.apart.length > 1)
+      sentences.push("No dataflow is known between these.");
     if (this.hidden.length) {
       const energy = this.hidden.reduce((sum, node) => sum + this.share(node), 0);
-      sentences.push(`${count(this.hidden.length, "smaller box", "smaller boxes")} (together ${percent(energy)}) stand in the table only; arrows pass through them.`);
+      sentences.push(
+        `${count(this.hidden.length, "smaller box", "smaller boxes")} (together ${percent(energy)}) stand in the table only; arrows pass through them.`,
+      );
     }
     return sentences.join(" ");
   }

@@ -33,7 +33,8 @@ function button(label, onclick, attributes) {
 // One of a few choices, as a row of buttons. `choices` are [value, label] pairs.
 function choice(label, choices, current, choose) {
   const buttons = choices.map(([value, text]) =>
-    button(text, () => choose(value), { "aria-pressed": String(value === current), "data-value": value }));
+    button(text, () => choose(value), { "aria-pressed": String(value === current), "data-value": value }),
+  );
   return el("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
@@ -48,6 +49,21 @@ function rove(elements, chosen) {
   for (const one of elements) one.setAttribute("tabindex", one === chosen ? "0" : "-1");
 }
 
+// A list whose first entry is a tab stop; up and down go through the others.
+function walkable(list) {
+  const entries = [...list.children];
+  rove(entries, entries[0]);
+  list.addEventListener("keydown", (event) => {
+    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const next = move && entries[entries.indexOf(document.activeElement) + move];
+    if (!next) return;
+    rove(entries, next);
+    next.focus();
+    event.preventDefault();
+  });
+  return list;
+}
+
 function download(name, rows) {
   const quoted = (value) => {
     const text = value === null || value === undefined ? "" : String(value);
@@ -56,7 +72,10 @@ function download(name, rows) {
   };
   const keys = rows.length ? Object.keys(rows[0]) : [];
   const lines = [keys, ...rows.map((row) => keys.map((key) => row[key]))].map((line) => line.map(quoted).join(","));
-  const link = el("a", { href: URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" })), download: name });
+  const link = el("a", {
+    href: URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" })),
+    download: name,
+  });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

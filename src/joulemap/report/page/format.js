@@ -1,7 +1,15 @@
 "use strict";
 // Quantities as joulemap prints them in the terminal: with the digits that are known, and an SI prefix.
 
-const PREFIXES = [["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1], ["m", 1e-3], ["µ", 1e-6], ["n", 1e-9]];
+const PREFIXES = [
+  ["G", 1e9],
+  ["M", 1e6],
+  ["k", 1e3],
+  ["", 1],
+  ["m", 1e-3],
+  ["µ", 1e-6],
+  ["n", 1e-9],
+];
 
 function scaleFor(magnitude) {
   return PREFIXES.find(([, factor]) => magnitude >= factor * 0.9995) || PREFIXES[PREFIXES.length - 1];
@@ -64,7 +72,10 @@ function count(number, word, words) {
 
 // What would move the cursor or turn the text is spelled out, as in the terminal.
 function printable(name) {
-  const plain = name.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const plain = name.replace(
+    /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu,
+    (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
   return plain || "(no name)";
 }
 

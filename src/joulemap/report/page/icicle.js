@@ -6,7 +6,12 @@ const NARROWEST = 0.0012;
 
 const MEASURES = {
   energy: { label: "Energy", width: "energy_j", heat: (row) => row.energy_j, text: (row) => joules(row) },
-  power: { label: "Power", width: "active_s", heat: (row) => (row.active_s > 0 ? row.energy_j / row.active_s : 0), text: (row) => quantity(row.active_s > 0 ? row.energy_j / row.active_s : 0, "W") },
+  power: {
+    label: "Power",
+    width: "active_s",
+    heat: (row) => (row.active_s > 0 ? row.energy_j / row.active_s : 0),
+    text: (row) => quantity(row.active_s > 0 ? row.energy_j / row.active_s : 0, "W"),
+  },
   time: { label: "Time", width: "active_s", heat: (row) => row.active_s, text: (row) => duration(row.active_s) },
   calls: { label: "Calls", width: "calls", heat: (row) => row.calls, text: (row) => count(row.calls, "execution") },
 };
@@ -17,19 +22,42 @@ class IcicleView {
     this.state = state;
     this.measure = "energy";
     this.query = "";
-    this.choices = choice("What a module is as wide as", Object.entries(MEASURES).map(([key, { label }]) => [key, label]), this.measure, (value) => { this.measure = value; press(this.choices, value); this.draw(); });
+    this.choices = choice(
+      "What a module is as wide as",
+      Object.entries(MEASURES).map(([key, { label }]) => [key, label]),
+      this.measure,
+      (value) => {
+        this.measure = value;
+        press(this.choices, value);
+        this.draw();
+      },
+    );
     this.found = el("output", { class: "found", "aria-live": "polite" });
-    this.search = el("input", { type: "search", placeholder: "Search a module", "aria-label": "Search a module", oninput: () => this.look(), onkeydown: (event) => this.searchKey(event) });
+    this.search = el("input", {
+      type: "search",
+      placeholder: "Search a module",
+      "aria-label": "Search a module",
+      oninput: () => this.look(),
+      onkeydown: (event) => this.searchKey(event),
+    });
     this.picture = el("div", { class: "picture icicle", role: "tree", "aria-label": "Modules, the outermost above" });
     this.picture.addEventListener("keydown", (event) => this.key(event));
     this.explained = el("p", { class: "note" });
     this.table = el("div");
-    this.element = el("div", {}, el("div", { class: "tools" }, this.choices, this.search, this.found), this.picture, this.explained, this.table);
+    this.element = el(
+      "div",
+      {},
+      el("div", { class: "tools" }, this.choices, this.search, this.found),
+      this.picture,
+      this.explained,
+      this.table,
+    );
   }
 
   draw(keyboard) {
     const { model, state } = this;
-    const measure = MEASURES[this.measure], view = model.view(state.phase);
+    const measure = MEASURES[this.measure],
+      view = model.view(state.phase);
     this.blocks = [];
     this.hottest = 1e-12;
     const above = [PROGRAM, ...model.ancestors(state.focus)];
@@ -38,9 +66,13 @@ class IcicleView {
     this.level(state.focus, 0, 1, above.length, view[measure.width]);
     this.picture.replaceChildren(...this.blocks.map((block) => this.block(block, measure)));
     this.picture.style.setProperty("--rows", String(Math.max(...this.blocks.map(({ row }) => row)) + 1));
-    this.explained.textContent = this.measure === "power" ? "Width is active time and colour is mean power, so that what is wide and hot costs most." : "";
+    this.explained.textContent =
+      this.measure === "power"
+        ? "Width is active time and colour is mean power, so that what is wide and hot costs most."
+        : "";
     this.drawTable();
-    const elements = [...this.picture.children], chosen = elements[above.length - 1];
+    const elements = [...this.picture.children],
+      chosen = elements[above.length - 1];
     rove(elements, chosen);
     if (keyboard) chosen.focus();
   }
@@ -51,7 +83,7 @@ class IcicleView {
     const whole = within.reduce((sum, child) => sum + values[child], 0);
     let at = left;
     for (const child of whole > 0 ? within : []) {
-      const wide = width * values[child] / whole;
+      const wide = (width * values[child]) / whole;
       if (wide >= NARROWEST) {
         this.place(child, at, wide, row);
         this.level(child, at, wide, row + 1, values);
@@ -73,13 +105,31 @@ class IcicleView {
     const name = node === PROGRAM ? "program" : printable(model.names[node]);
     const time = node !== PROGRAM && name.startsWith("(");
     const heat = node === PROGRAM || time ? 0 : Math.min(measure.heat(numbers) / this.hottest, 1) ** 0.7;
-    const kind = [heat > 0.6 ? "hot" : "", time ? "time" : "", node === state.selected ? "selected" : "", this.matches(node) ? "" : "dim"];
-    return el("div", {
-      class: `block ${kind.join(" ")}`, role: "treeitem", "aria-level": row + 1, "aria-label": `${name}, ${measure.text(numbers)}`,
-      "data-path": model.path(node).join("/"), "data-node": node, tip: () => model.card(node, state.phase),
-      "--left": String(left), "--width": String(width), "--row": String(row), "--heat": String(heat),
-      onclick: (event) => this.open(node, event.detail === 0),
-    }, width > 0.02 ? el("span", {}, name) : null, width > 0.14 ? el("small", {}, measure.text(numbers)) : null);
+    const kind = [
+      heat > 0.6 ? "hot" : "",
+      time ? "time" : "",
+      node === state.selected ? "selected" : "",
+      this.matches(node) ? "" : "dim",
+    ];
+    return el(
+      "div",
+      {
+        class: `block ${kind.join(" ")}`,
+        role: "treeitem",
+        "aria-level": row + 1,
+        "aria-label": `${name}, ${measure.text(numbers)}`,
+        "data-path": model.path(node).join("/"),
+        "data-node": node,
+        tip: () => model.card(node, state.phase),
+        "--left": String(left),
+        "--width": String(width),
+        "--row": String(row),
+        "--heat": String(heat),
+        onclick: (event) => this.open(node, event.detail === 0),
+      },
+      width > 0.02 ? el("span", {}, name) : null,
+      width > 0.14 ? el("small", {}, measure.text(numbers)) : null,
+    );
   }
 
   open(node, keyboard) {
@@ -98,13 +148,18 @@ class IcicleView {
   look() {
     this.query = this.search.value.trim().toLowerCase();
     this.outermost = [];
-    const visit = (node) => this.model.children(node, this.state.phase).forEach((child) => (this.matches(child) ? this.outermost.push(child) : visit(child)));
+    const visit = (node) =>
+      this.model
+        .children(node, this.state.phase)
+        .forEach((child) => (this.matches(child) ? this.outermost.push(child) : visit(child)));
     if (this.query) visit(PROGRAM);
     const { energy_j } = this.model.view(this.state.phase);
     this.outermost.sort((a, b) => energy_j[b] - energy_j[a]);
     const sum = this.outermost.reduce((all, node) => all + energy_j[node], 0);
     const share = sum / (this.model.row(PROGRAM, this.state.phase).energy_j || 1);
-    this.found.textContent = this.query ? `${count(this.outermost.length, "match", "matches")}, ${quantity(sum, "J")}, ${percent(share)}` : "";
+    this.found.textContent = this.query
+      ? `${count(this.outermost.length, "match", "matches")}, ${quantity(sum, "J")}, ${percent(share)}`
+      : "";
     this.draw();
   }
 
@@ -120,22 +175,28 @@ class IcicleView {
   }
 
   key(event) {
-    const elements = [...this.picture.children], here = elements.indexOf(document.activeElement);
+    const elements = [...this.picture.children],
+      here = elements.indexOf(document.activeElement);
     if (here < 0) return;
     const { node } = this.blocks[here];
     if (event.key === "Enter" || event.key === " ") this.open(node, true);
-    else if (event.key === "Escape") { if (this.state.focus !== PROGRAM) this.state.go(this.model.parents[this.state.focus], this); }
-    else if (event.key.startsWith("Arrow")) this.move(elements, here, event.key);
+    else if (event.key === "Escape") {
+      if (this.state.focus !== PROGRAM) this.state.go(this.model.parents[this.state.focus], this);
+    } else if (event.key.startsWith("Arrow")) this.move(elements, here, event.key);
     else return;
     event.preventDefault();
   }
 
   move(elements, here, key) {
-    const block = this.blocks[here], middle = block.left + block.width / 2;
+    const block = this.blocks[here],
+      middle = block.left + block.width / 2;
     const row = block.row + ({ ArrowUp: -1, ArrowDown: 1 }[key] || 0);
     const inRow = this.blocks.map((one, at) => [one, at]).filter(([one]) => one.row === row);
     const beside = inRow.findIndex(([, at]) => at === here) + (key === "ArrowLeft" ? -1 : 1);
-    const inside = ([one]) => (key === "ArrowUp" ? one.left <= middle && middle <= one.left + one.width : one.left >= block.left - 1e-9 && one.left < block.left + block.width);
+    const inside = ([one]) =>
+      key === "ArrowUp"
+        ? one.left <= middle && middle <= one.left + one.width
+        : one.left >= block.left - 1e-9 && one.left < block.left + block.width;
     const target = row === block.row ? inRow[beside] : inRow.find(inside);
     if (!target) return;
     rove(elements, elements[target[1]]);
@@ -146,7 +207,13 @@ class IcicleView {
     const { model, state } = this;
     const every = () => {
       const energy = model.view(state.phase).energy_j;
-      return model.records(model.names.map((_, node) => node).filter((node) => energy[node] > 0).sort((a, b) => energy[b] - energy[a]), state.phase);
+      return model.records(
+        model.names
+          .map((_, node) => node)
+          .filter((node) => energy[node] > 0)
+          .sort((a, b) => energy[b] - energy[a]),
+        state.phase,
+      );
     };
     const largest = () => rowsTable(`The 100 largest modules and operations, ${state.phase}`, every().slice(0, 100));
     this.table.replaceChildren(behind("The largest as a table", largest, "modules.csv", every));

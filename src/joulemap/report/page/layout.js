@@ -7,10 +7,12 @@ const TALLEST = 560;
 
 // Edges between the boxes that are shown; those through hidden ones become direct.
 function bridged(edges, shown) {
-  const next = new Map(edges.map(([source]) => [source, []])), found = [];
+  const next = new Map(edges.map(([source]) => [source, []])),
+    found = [];
   for (const [source, target] of edges) next.get(source).push(target);
   for (const source of next.keys()) {
-    const seen = new Set([source]), ahead = shown.has(source) ? [...next.get(source)] : [];
+    const seen = new Set([source]),
+      ahead = shown.has(source) ? [...next.get(source)] : [];
     while (ahead.length) {
       const target = ahead.shift();
       if (seen.has(target)) continue;
@@ -79,12 +81,32 @@ function arrow({ points, mutual }) {
     line += `Q${at(points[one])} ${at(end)}`;
   }
   if (points.length === 2) line += `L${at(points[1])}`;
-  return svg("path", { class: "flow", d: line, "marker-end": "url(#arrowhead)", "marker-start": mutual && "url(#arrowhead)" });
+  return svg("path", {
+    class: "flow",
+    d: line,
+    "marker-end": "url(#arrowhead)",
+    "marker-start": mutual && "url(#arrowhead)",
+  });
 }
 
 function arrowhead() {
-  return svg("defs", {}, svg("marker", { id: "arrowhead", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" },
-    svg("path", { d: "M0 0.8L7 4L0 7.2z" })));
+  return svg(
+    "defs",
+    {},
+    svg(
+      "marker",
+      {
+        id: "arrowhead",
+        viewBox: "0 0 8 8",
+        refX: 7,
+        refY: 4,
+        markerWidth: 7,
+        markerHeight: 7,
+        orient: "auto-start-reverse",
+      },
+      svg("path", { d: "M0 0.8L7 4L0 7.2z" }),
+    ),
+  );
 }
 
 let measuring = null;

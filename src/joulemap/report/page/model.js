@@ -49,7 +49,8 @@ class Model {
   program(phase) {
     const { summary } = this.data;
     const whole = phase === "all" ? summary.attributed : summary.phases.find((row) => row.name === phase);
-    const sum = (column) => this.children(PROGRAM, phase).reduce((all, child) => all + this.view(phase)[column][child], 0);
+    const sum = (column) =>
+      this.children(PROGRAM, phase).reduce((all, child) => all + this.view(phase)[column][child], 0);
     return { active_s: sum("active_s"), calls: sum("calls"), spread: 1, ...whole };
   }
 
@@ -79,11 +80,17 @@ class Model {
   }
 
   card(node, phase) {
-    const row = this.row(node, phase), around = node === PROGRAM ? PROGRAM : this.parents[node];
+    const row = this.row(node, phase),
+      around = node === PROGRAM ? PROGRAM : this.parents[node];
     const share = (of) => percent(of ? row.energy_j / of : 0);
     const path = this.path(node).map(printable).join("/") || this.data.name;
     return energyCard(path, row, [
-      node === PROGRAM ? null : [around === PROGRAM ? "of the program" : `of ${printable(this.names[around])}`, share(this.row(around, phase).energy_j)],
+      node === PROGRAM
+        ? null
+        : [
+            around === PROGRAM ? "of the program" : `of ${printable(this.names[around])}`,
+            share(this.row(around, phase).energy_j),
+          ],
       ["of all that was drawn", share(this.data.summary.drawn_j)],
       row.active_s > 0 ? ["mean power", quantity(row.energy_j / row.active_s, "W")] : null,
       ["active", duration(row.active_s)],
@@ -96,9 +103,15 @@ class Model {
     return found.map((node) => {
       const row = this.row(node, phase);
       return {
-        name: this.path(node).join("/"), phase,
-        energy_j: row.energy_j, low_j: row.low_j, high_j: row.high_j,
-        active_s: row.active_s, calls: row.calls, spread: Boolean(row.spread), provenance: row.provenance,
+        name: this.path(node).join("/"),
+        phase,
+        energy_j: row.energy_j,
+        low_j: row.low_j,
+        high_j: row.high_j,
+        active_s: row.active_s,
+        calls: row.calls,
+        spread: Boolean(row.spread),
+        provenance: row.provenance,
       };
     });
   }
@@ -106,7 +119,8 @@ class Model {
 
 function unpacked(packed, length) {
   const view = {
-    provenances: packed.provenances, provenance: new Uint8Array(length),
+    provenances: packed.provenances,
+    provenance: new Uint8Array(length),
     flows: new Map(packed.edges.map(([level, ...ends]) => [level, ends])),
   };
   for (const column of COLUMNS) view[column] = new Float64Array(length);

@@ -3,14 +3,33 @@
 
 // `columns` are [heading, cell of a row, is it a number]; `rows` are raw records.
 function table(caption, columns, rows) {
-  const head = el("tr", {}, columns.map(([heading, , number]) => el("th", { scope: "col", class: number && "number" }, heading)));
-  const body = rows.map((row) => el("tr", {}, columns.map(([, cell, number], at) =>
-    at === 0 ? el("th", { scope: "row" }, cell(row)) : el("td", { class: number && "number" }, cell(row)))));
-  return el("div", { class: "scroll" }, el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)));
+  const head = el(
+    "tr",
+    {},
+    columns.map(([heading, , number]) => el("th", { scope: "col", class: number && "number" }, heading)),
+  );
+  const body = rows.map((row) =>
+    el(
+      "tr",
+      {},
+      columns.map(([, cell, number], at) =>
+        at === 0 ? el("th", { scope: "row" }, cell(row)) : el("td", { class: number && "number" }, cell(row)),
+      ),
+    ),
+  );
+  return el(
+    "div",
+    { class: "scroll" },
+    el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body)),
+  );
 }
 
 function csvButton(name, records, label = "CSV") {
   return button(label, () => download(name, records()), { class: "quiet", "aria-label": `Download ${name}` });
+}
+
+function withCsv(element, name, records) {
+  return el("div", {}, element, el("p", { class: "tools" }, csvButton(name, records)));
 }
 
 // A number that says more when it is pointed at; `value` is the raw one.
@@ -31,12 +50,16 @@ function behind(label, make, csvName, records) {
 }
 
 function rowsTable(caption, rows, first = "name") {
-  return table(caption, [
-    [first, (row) => printable(row.name)],
-    ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
-    ["95 % interval", (row) => range(row.low_j, row.high_j, "J"), true],
-    ["time", (row) => duration(row.active_s), true],
-    ["executions", (row) => count(row.calls), true],
-    ["provenance", (row) => row.provenance],
-  ], rows);
+  return table(
+    caption,
+    [
+      [first, (row) => printable(row.name)],
+      ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
+      ["95 % interval", (row) => range(row.low_j, row.high_j, "J"), true],
+      ["time", (row) => duration(row.active_s), true],
+      ["executions", (row) => count(row.calls), true],
+      ["provenance", (row) => row.provenance],
+    ],
+    rows,
+  );
 }

@@ -2,33 +2,81 @@
 // The tensors that cost most, layers of a kind together: STEF by energy, STPF by power, with whiskers.
 
 function tensorsSection(data) {
-  const power = (row) => ({ value: row.energy_j / row.active_s, low: row.low_j / row.active_s, high: row.high_j / row.active_s, unit: "W" });
+  const power = (row) => ({
+    value: row.energy_j / row.active_s,
+    low: row.low_j / row.active_s,
+    high: row.high_j / row.active_s,
+    unit: "W",
+  });
   const energy = (row) => ({ value: row.energy_j, low: row.low_j, high: row.high_j, unit: "J" });
-  return el("section", { id: "tensors", "aria-labelledby": "tensors-title" },
+  return el(
+    "section",
+    { id: "tensors", "aria-labelledby": "tensors-title" },
     el("h2", { id: "tensors-title" }, "Top tensors"),
-    el("p", { class: "note" }, `Layers of a kind stand together (layer_*). Whiskers are 95 % intervals. By power stand those with ${percent(data.tensors.least_share)} of the energy or more.`),
-    el("div", { class: "columns" },
+    el(
+      "p",
+      { class: "note" },
+      "Layers of a kind stand together (layer_*). Whiskers are 95 % intervals. ",
+      `By power stand those with ${percent(data.tensors.least_share)} of the energy or more.`,
+    ),
+    el(
+      "div",
+      { class: "columns" },
       bars("By energy (STEF)", data.tensors.energy, energy, "stef.csv"),
-      bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv")));
+      bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv"),
+    ),
+  );
 }
 
 function bars(title, rows, measure, csvName) {
   const largest = Math.max(...rows.map((row) => measure(row).value), 1e-12);
   const reach = Math.min(Math.max(...rows.map((row) => measure(row).high), largest), 1.6 * largest);
-  return el("div", {}, el("h3", {}, title), rows.length ? el("ol", { class: "bars" }, rows.map((row) => bar(row, measure(row), largest, reach))) : el("p", { class: "nothing" }, "None."),
-    el("p", { class: "tools" }, csvButton(csvName, () => rows.map(({ phases, ...row }) => ({ ...row, power_w: row.active_s > 0 ? row.energy_j / row.active_s : null })))));
+  const entries = rows.map((row) => bar(row, measure(row), largest, reach));
+  const list = rows.length ? walkable(el("ol", { class: "bars" }, entries)) : el("p", { class: "nothing" }, "None.");
+  return el(
+    "div",
+    {},
+    el("h3", {}, title),
+    withCsv(list, csvName, () => rows.map(tensorRecord)),
+  );
+}
+
+function tensorRecord({ phases, ...row }) {
+  return { ...row, power_w: row.active_s > 0 ? row.energy_j / row.active_s : null };
+}
+
+function qualifiedName(name) {
+  const [, layers, operation] = printable(name).match(/^(.*\/)?(.*)$/s);
+  return el("span", { class: "qtn" }, el("span", {}, layers || ""), el("b", {}, operation));
 }
 
 function bar(row, { value, low, high, unit }, largest, reach) {
-  const parts = printable(row.name).split("/"), half = Math.max(high - value, value - low);
-  const card = () => energyCard(row.name, row, [
-    ["mean power", quantity(row.energy_j / row.active_s, "W")], ["active", duration(row.active_s)], ["executions", count(row.calls)],
-    ["of all that was drawn", percent(row.share)],
-    ...Object.entries(row.phases).map(([phase, energy_j]) => [phase, quantity(energy_j, "J")]),
-  ]);
-  return el("li", { tabindex: "0", tip: card },
-    el("span", { class: "qtn" }, el("span", {}, parts.slice(0, -1).map((part) => `${part}/`).join("")), el("b", {}, parts[parts.length - 1])),
+  const half = Math.max(high - value, value - low);
+  const card = () =>
+    energyCard(row.name, row, [
+      ["mean power", quantity(row.energy_j / row.active_s, "W")],
+      ["active", duration(row.active_s)],
+      ["executions", count(row.calls)],
+      ["of all that was drawn", percent(row.share)],
+      ...Object.entries(row.phases).map(([phase, energy_j]) => [phase, quantity(energy_j, "J")]),
+    ]);
+  return el(
+    "li",
+    { tip: card },
+    qualifiedName(row.name),
     el("span", { class: "amount" }, plusMinus(value, unit, half)),
-    el("span", { class: "track", "aria-hidden": "true", "--value": String(value / reach), "--low": String(low / reach), "--high": String(Math.min(high / reach, 1)), "--heat": String(value / largest) },
-      el("i", { class: "fill" }), el("i", { class: high > reach ? "whisker beyond" : "whisker" })));
+    el(
+      "span",
+      {
+        class: "track",
+        "aria-hidden": "true",
+        "--value": String(value / reach),
+        "--low": String(low / reach),
+        "--high": String(Math.min(high / reach, 1)),
+        "--heat": String(value / largest),
+      },
+      el("i", { class: "fill" }),
+      el("i", { class: high > reach ? "whisker beyond" : "whisker" }),
+    ),
+  );
 }

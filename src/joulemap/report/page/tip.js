@@ -16,8 +16,13 @@ function showTip(element, x, y) {
   const tip = document.getElementById("tip");
   tip.replaceChildren(
     el("strong", {}, title),
-    el("dl", {}, lines.filter((line) => line).map(([what, value]) => [el("dt", {}, what), el("dd", {}, value)])),
-    note ? el("p", {}, note) : "");
+    el(
+      "dl",
+      {},
+      lines.filter((line) => line).map(([what, value]) => [el("dt", {}, what), el("dd", {}, value)]),
+    ),
+    note ? el("p", {}, note) : "",
+  );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
   const left = Math.min(x + 14, innerWidth - box.width - 8);
@@ -57,6 +62,7 @@ function energyCard(title, row, more) {
       ...(more || []),
       ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
     ],
-    note: row.spread === false || row.spread === 0 ? "Seen in one step only: the interval is the meter’s alone." : null,
+    note:
+      row.spread === false || row.spread === 0 ? "Seen in one step only: the interval is the meter’s alone." : null,
   };
 }
