@@ -65,7 +65,8 @@ def test_a_call_is_found_wherever_it_stands():
         ("def f(x: a(1)) -> b(2): c(3)", sites.ANNOTATION, {3}),
         ("x: a(1) = b(2)", sites.ANNOTATION, {2}),
         ("'text'(1)", sites.NEVER_CALLABLE, set()),
-        ("class A(B):\n def f(self): super().g(2)", sites.SUPER, {2}),
+        ("class A(B):\n def f(self): super().g(2)", sites.BUILT_IN, {2}),
+        ("print(1); a(len(2), int)", sites.BUILT_IN, set()),
         ("import numba as nb\n@nb.njit(1)\ndef f(): a(2)", sites.BYTECODE, {1}),
         ("from numba import jit as quick, njit\n@njit\ndef f(): a(2)", sites.BYTECODE, set()),
         ("layers.Lambda(lambda x: a(1))", sites.SAVED, set()),
@@ -200,3 +201,27 @@ def test_instrumented_tests_of_the_standard_library_pass_as_before(tmp_path):
     ]  # fmt: skip
     assert said[0] == said[1]
     assert int(said[0].split()[0]) > 50
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from lib import *\nsum(1)",
+        "from lib import sum\nsum(1)",
+        "import sum\nsum(1)",
+        "def f(sum): sum(1)",
+        "sum = 3\nsum(1)",
+        "def sum(x): pass\nsum(1)",
+        "def f():\n global sum\nsum(1)",
+        "try: pass\nexcept E as sum: sum(1)",
+        "match x:\n case [*sum]: sum(1)",
+        "match x:\n case {**sum}: sum(1)",
+        "for sum in x: sum(1)",
+        "[sum(1) for sum in x]",
+        "lambda sum: sum(1)",
+        "with x as sum: sum(1)",
+        "(sum := x)\nsum(1)",
+    ],
+)
+def test_a_built_in_name_that_may_mean_something_else_is_a_site(source):
+    assert numbers(find(ast.parse(source))) == {1}

@@ -30,6 +30,7 @@ COMMANDS = {
     "monitor": "joulemap.commands.monitor",
     "precision": "joulemap.commands.precision",
     "report": "joulemap.commands.report",
+    "patch": "joulemap.commands.patch",
     "run": "joulemap.commands.run",
     "scale": "joulemap.commands.scale",
     "show": "joulemap.commands.show",

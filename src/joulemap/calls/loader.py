@@ -23,6 +23,9 @@ from joulemap.calls.runtime import site
 _SENDERS = frozenset(("cloudpickle", "dill"))
 """What sends functions to other processes by value, with what they need from their module."""
 
+MARK = b"joulemap.calls.patched"
+"""What a file that has sites already imports."""
+
 _NOT_OWN = frozenset(("site-packages", "dist-packages"))
 
 
@@ -122,8 +125,10 @@ class _Rewriting(SourceFileLoader):
         if module is not None and getattr(module, "__spec__", None) is self._spec:
             module.__loader__ = self._real
         try:
-            places = self._sites.places
-            rewritten = rewrite(self._real.get_data(self._real.path), self._real.path, places.next)
+            places, source = self._sites.places, self._real.get_data(self._real.path)
+            if MARK in source:
+                return self._real.get_code(fullname)
+            rewritten = rewrite(source, self._real.path, places.next)
         except Exception as error:  # noqa: BLE001 - Python says what is wrong with it, as it always would
             if not isinstance(error, SyntaxError):
                 self._sites.warn(f"The calls of {self._real.path} are not measured: {error!r}")

@@ -19,6 +19,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+from joulemap.calls.loader import MARK
 from joulemap.calls.places import Place, Places
 from joulemap.calls.rewrite import HOOK, make_sites, place_of
 from joulemap.calls.sites import find
@@ -34,9 +35,15 @@ except NameError:
 """
 
 
+class Patched(Exception):
+    """The script was patched already."""
+
+
 def prepare(script: str, folder: Path) -> Path:
     """Write the bytecode of a script with sites; raises what Python would raise, or ``OSError``."""
     source = Path(script).read_bytes()
+    if MARK in source:
+        raise Patched(f"{script} has sites of its own.")
     path = os.path.abspath(script)  # noqa: PTH100 - as Python itself does it, without following links
     tree = ast.parse(source, path)
     found = find(tree)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
 import tokenize
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType
 
 LONGEST_TEXT = 200
 
@@ -28,6 +30,7 @@ class Places:
         self._firsts: list[int] = []
         self._files: list[tuple[str, list[Place]]] = []
         self._lines: dict[str, list[str]] = {}
+        self._spots: dict[tuple[str, int, int, int, int], int] = {}
         self.next = 0
 
     def add(self, file: str, places: list[Place]) -> None:
@@ -36,13 +39,22 @@ class Places:
         self._files.append((file, places))
         self.next += len(places)
 
-    def describe(self, number: int, file: str, line: int) -> list[int | str]:
-        """File, span, text and function as the table of call sites has them; where a site is not known, what
-        is known of the code that called."""
+    def number_of(self, spot: tuple[str, int, int, int, int]) -> int:
+        """The number of a site in a patched file, by its file and its span in characters from 1."""
+        if spot not in self._spots:
+            self._spots[spot] = self.next
+            self.add(spot[0], [])
+            self.next += 1
+        return self._spots[spot]
+
+    def describe(self, number: int, code: CodeType) -> list[int | str]:
+        """File, span, text and function as the table of call sites has them. Of a site in a patched file the
+        text is looked for in the source of the code that called."""
         row = bisect_right(self._firsts, number) - 1
-        if row < 0 or number - self._firsts[row] >= len(self._files[row][1]):
-            return [file, line, 1, line, 1, "", ""]
         file, places = self._files[row]
+        if not places:
+            spot = next(spot for spot, known in self._spots.items() if known == number)
+            return _patched_row(spot, linecache.getlines(code.co_filename), code)
         place = places[number - self._firsts[row]]
         lines = self._read(file)
         column, end_column = (
@@ -58,6 +70,15 @@ class Places:
             with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(file) as source:
                 self._lines[file] = source.read().split("\n")
         return self._lines[file]
+
+
+def _patched_row(spot: tuple[str, int, int, int, int], lines: list[str], code: CodeType) -> list[int | str]:
+    """A site by what stands in its patched file."""
+    from joulemap.calls.patching import called_at
+
+    text = called_at("".join(lines), spot[1:])
+    function = getattr(code, "co_qualname", code.co_name).replace(".<locals>", "")
+    return [*spot, text[:LONGEST_TEXT], function]
 
 
 def _characters(lines: list[str], line: int, column: int) -> int:

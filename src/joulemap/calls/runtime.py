@@ -62,6 +62,7 @@ isolation: Isolation | None = None
 fence: Callable[[], None] | None = None
 """Waits at the end of a call until devices have done what it asked them for, if wanted."""
 
+Spot = tuple[str, int, int, int, int]
 _Open = tuple[Token[int], mmap, int, int, int, int]
 """The call around it, where its record is, its number, its site and its parent."""
 _inside: ContextVar[int] = ContextVar("joulemap_call", default=NO_CALL)
@@ -69,8 +70,9 @@ _meter: CallMeter | None = None
 _known: Known = Known()
 
 
-def site(number: int, callee: Any) -> Any:
-    """What to call in place of ``callee``; the callee itself where it is none of the library's."""
+def site(number: int | Spot, callee: Any) -> Any:
+    """What to call in place of ``callee``; the callee itself where it is none of the library's. A site has a
+    number, or in a patched file its file and span."""
     kind = type(callee)
     if kind is MethodType:
         ours = _known[id(callee.__func__)]
@@ -86,7 +88,7 @@ def site(number: int, callee: Any) -> Any:
     return _meter.between(number, callee)
 
 
-def _compiled_site(number: int, callee: Any) -> Any:  # noqa: ARG001 - as ``site``
+def _compiled_site(number: int | Spot, callee: Any) -> Any:  # noqa: ARG001 - as ``site``
     """What ``torch.compile`` takes in place of ``site``, so that graphs stay as they were."""
     return callee
 
@@ -131,7 +133,7 @@ class CallMeter:
             self.leave()
             self._store.close()
 
-    def between(self, number: int, callee: Any) -> Any:
+    def between(self, number: int | Spot, callee: Any) -> Any:
         """Something that measures the call, or the callee where that is not wanted here."""
         try:
             api = self._apis.of(callee)
@@ -142,6 +144,8 @@ class CallMeter:
             for is_tracing in self._tracers:
                 if is_tracing():
                     return callee
+            if not isinstance(number, int):
+                number = self.places.number_of(number)
             place = self._between.get(number) or self._new_place(number)
             return partial(place.native if api.native else place.python, callee, api.name)
         except Exception as error:  # noqa: BLE001 - the program goes on without us
@@ -156,8 +160,9 @@ class CallMeter:
     def _new_place(self, number: int) -> Between:
         """The site is written down when it is first seen to call the library."""
         caller = sys._getframe(3)
-        seen_at = caller.f_code.co_filename, caller.f_lineno
-        self._store.put("site", [number, *self.places.describe(number, *seen_at)])
+        if caller.f_globals.get("__name__") == "joulemap.calls.patched" and caller.f_back is not None:
+            caller = caller.f_back
+        self._store.put("site", [number, *self.places.describe(number, caller.f_code)])
         place = self._between[number] = Between(number, caller, self._begin, self._end)
         return place
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import dataclass, field
 from typing import Any
 
 ANNOTATION = "in an annotation"
 NEVER_CALLABLE = "what is called is a literal"
-SUPER = "super() looks at the frame it is in, and belongs to no library"
+BUILT_IN = "a built-in, which is no library's"
 BYTECODE = "in a function that a decorator compiles from its bytecode"
 SAVED = "in a lambda that is saved with a model as bytecode"
 
@@ -19,6 +20,13 @@ _LITERALS = (
 _BYTECODE_COMPILERS = frozenset(("jit", "njit", "vectorize", "guvectorize", "cfunc", "stencil"))
 _LEAVES = frozenset((str, int, bool, type(None), ast.Name, ast.Constant, ast.Load, ast.Store, ast.Del))
 _SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.JoinedStr))
+_BUILT_INS = frozenset(dir(builtins))
+_BINDING = frozenset(
+    (
+        *(ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.arg, ast.ExceptHandler),
+        *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+    )
+)
 _ANNOTATED: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), ("returns", "type_params")),
     **dict.fromkeys((ast.arg, ast.AnnAssign), ("annotation",)),
@@ -67,15 +75,21 @@ class _Finder:
         self._tree = tree
         self._numba: frozenset[str] | None = None
         self._scopes: list[tuple[list[Any], str, bool]] = [(list(tree.body), "", False)]
+        self._bound: set[str] = set()
         while self._scopes:
             self._walk(*self._scopes.pop())
+        self._leave_built_ins()
 
     def _walk(self, nodes: list[Any], around: str, formatted: bool) -> None:
         while nodes:
             node = nodes.pop()
             kind = type(node)
+            if kind is ast.Name and type(node.ctx) is not ast.Load:
+                self._bound.add(node.id)
             if kind in _LEAVES:
                 continue
+            if kind in _BINDING:
+                self._bound.update(_names_bound_by(node))
             stays: tuple[str, ...] = _ANNOTATED.get(kind, ())
             if stays:
                 self._leave(node, stays, ANNOTATION)
@@ -87,13 +101,9 @@ class _Finder:
                 self._scope(node, nodes, around, formatted)
             else:
                 for name in kind._fields:
-                    value = getattr(node, name, None)
-                    if name in stays:
-                        continue
-                    if type(value) is list:
-                        nodes.extend(value)
-                    else:
-                        nodes.append(value)
+                    if name not in stays:
+                        value = getattr(node, name, None)
+                        nodes.extend(value if type(value) is list else (value,))
 
     def _call(self, call: ast.Call, around: str, formatted: bool) -> None:
         reason = _reason_to_leave(call)
@@ -129,6 +139,19 @@ class _Finder:
             body = node.body if isinstance(node.body, list) else [node.body]
             self._scopes.append((list(body), inside, formatted))
 
+    def _leave_built_ins(self) -> None:
+        """A built-in that the file never gives another meaning cannot be the library's."""
+        if "*" in self._bound:
+            return
+        kept = []
+        for site in self.found.sites:
+            callee = site.call.func
+            if isinstance(callee, ast.Name) and callee.id in _BUILT_INS and callee.id not in self._bound:
+                self.found.left.append(Left(site.call.lineno, BUILT_IN))
+            else:
+                kept.append(site)
+        self.found.sites = kept
+
     def _is_compiled(self, node: Any) -> bool:
         """Whether Numba gets a function's bytecode, and could make nothing of a site."""
         callees = [
@@ -152,9 +175,18 @@ def _reason_to_leave(call: ast.Call) -> str:
     callee = call.func
     if isinstance(callee, _LITERALS):
         return NEVER_CALLABLE
-    if isinstance(callee, ast.Name) and callee.id == "super":
-        return SUPER
     return ""
+
+
+def _names_bound_by(node: Any) -> list[str]:
+    """The names that a statement gives a meaning to, beside those that it assigns."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [one.asname or one.name.split(".")[0] for one in node.names]
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        return list(node.names)
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    return [name for name in (getattr(node, "name", None), getattr(node, "rest", None)) if name]
 
 
 def _names_of_numba(tree: ast.AST) -> frozenset[str]:

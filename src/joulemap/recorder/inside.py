@@ -20,7 +20,7 @@ from joulemap.frameworks.live import FRAMEWORKS, Framework
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import Journal
 from joulemap.recorder.sessions import Sessions
-from joulemap.recorder.settings import Settings
+from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recorder.steps import Slicer, StepClock
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Inside:
         self._attached: set[str] = set()
         self._slicer: Slicer | None = None
         self._imports = ImportWatch({name for one in FRAMEWORKS for name in one.watches}, self._hear_of)
-        self._calls = self._metered_calls(settings)
+        self._calls = self._metered_calls(settings.calls)
         self._pid = os.getpid()
         self._over = False
         os.register_at_fork(after_in_child=self._leave_to_parent)
@@ -71,6 +71,8 @@ class Inside:
             self._imports.start()
             if self._calls is not None:
                 self._safely("The library", self._calls.start)
+            elif "joulemap.calls.patched" in sys.modules:
+                self.meter_calls(sys.modules["joulemap.calls.patched"].libraries())
         else:
             self._journal.put("warning", SECOND)
         self._journal.flush()
@@ -97,14 +99,21 @@ class Inside:
         self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
         self._journal.close()
 
-    def _metered_calls(self, settings: Settings) -> CallRecorder | None:
-        if settings.calls is None:
+    def _metered_calls(self, settings: CallSettings | None) -> CallRecorder | None:
+        if settings is None:
             return None
         from joulemap.recorder.calls import CallRecorder
 
         return CallRecorder(
-            self._raw, settings.calls, self._offset_ns, lambda text: self._journal.put("warning", text)
+            self._raw, settings, self._offset_ns, lambda text: self._journal.put("warning", text)
         )
+
+    def meter_calls(self, libraries: tuple[str, ...]) -> None:
+        """Files that have sites in their source were imported: meter the calls of their libraries."""
+        if self._calls is None and libraries:
+            self._calls = self._metered_calls(CallSettings(libraries))
+            if self._calls is not None:
+                self._safely("The library", self._calls.start)
 
     def _hear_of(self, module: str) -> None:
         """A module was imported to its end; a framework is hooked into when it is there itself."""

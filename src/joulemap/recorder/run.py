@@ -78,13 +78,13 @@ def _with_sites(
     writer.update(extra={**writer.info.extra, "calls": asdict(calls)})
     if not calls.script or not Path(calls.script).is_file():
         return arguments
-    from joulemap.calls.main import prepare
+    from joulemap.calls.main import Patched, prepare
 
     raw = (writer.path / RAW).absolute()
     try:
         raw.mkdir(parents=True, exist_ok=True)
         return [str(prepare(calls.script, raw)), *arguments[1:]]
-    except SyntaxError:  # Python will say so
+    except (SyntaxError, Patched):  # Python will say so; sites that are there do it themselves
         return arguments
     except Exception as error:  # noqa: BLE001 - the program is run, measured or not
         writer.warn(f"The calls of {calls.script} are not measured: {error!r}")
