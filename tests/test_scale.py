@@ -17,19 +17,20 @@ from .scale_meters import VARIABLE
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
-    import os, sys, time
+    import json, os, sys, time
     size = float(sys.argv[1].partition("=")[2])
     assert size < 1000, "too large"
     counter = os.environ["JOULEMAP_TEST_COUNTER"]
     def draw(joules):
+        time.sleep(0.2)
         total = int(open(counter).read()) + round(joules * 1e6)
         with open(counter + "~", "w") as file:
             file.write(str(total))
         os.replace(counter + "~", counter)
-        time.sleep(0.15)
+        time.sleep(0.2)
     time.sleep(0.15)
     draw(5.0)
-    draw(0.1 * size)
+    json.dumps(object(), default=lambda _: draw(0.1 * size))
     print("done with", size)
 """
 
@@ -77,6 +78,23 @@ def test_every_run_is_a_recording_that_is_kept(said):
 def test_what_the_program_prints_is_on_standard_error(said):
     assert "done with 80.0" in said[2]
     assert "run 4 of 4" in said[2]
+
+
+def test_one_api_alone_has_no_offset_of_the_program(tmp_path):
+    done = scaled(tmp_path, "--sizes", "20,40,80", "--repeat", "1", "--call", "json.dumps", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["call"] == "json.dumps"
+    (found,) = said["fits"]
+    assert found["slope_j"]["value"] == pytest.approx(0.1, rel=0.2)
+    assert abs(found["offset_j"]["value"]) < 2
+
+
+def test_an_api_that_is_not_called_is_told_with_those_that_are(tmp_path):
+    done = scaled(tmp_path, "--sizes", "20,40", "--repeat", "1", "--call", "json.loads")
+    assert done.returncode == 2
+    assert "no call of json.loads" in done.stderr
+    assert "json.dumps" in done.stderr
 
 
 def test_a_size_that_fails_is_told(tmp_path):

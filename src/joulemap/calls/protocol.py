@@ -44,6 +44,11 @@ class Protocol:
     tail_timeout_s: float = 10.0
     """How long to wait for calm after a call at most."""
 
+    @property
+    def patience_s(self) -> float:
+        """The longest wait."""
+        return max(self.before_s + self.timeout_s, self.tail_s + self.tail_timeout_s)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from joulemap.errors import InputError, JoulemapError
 from joulemap.units import parse_share
 
 if TYPE_CHECKING:
+    from joulemap.calls.protocol import Protocol
     from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import Ran
     from joulemap.recorder.settings import CallSettings
@@ -51,6 +54,25 @@ _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False
 @click.option(
     "--project", is_flag=True, help="With --calls: meter the program as a whole, and neither call nor step."
 )
+@click.option(
+    "--isolate",
+    is_flag=True,
+    help="With --calls: wait until the machine is calm before each call and after it.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["joulemap", "fecom"]),
+    default="joulemap",
+    show_default=True,
+    help="With --isolate: how calm, and how long to wait.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Run the program N times, a process and a recording each.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program", metavar="PROGRAM")
@@ -65,6 +87,9 @@ def command(
     calls_in: tuple[str, ...],
     fence: bool,
     project: bool,
+    isolate: bool,
+    protocol: str,
+    repeat: int,
     quiet: bool,
     module: bool,
     program: str,
@@ -95,20 +120,45 @@ def command(
         if metered is None:
             raise InputError("--project needs --calls.", "Say which library: --calls tensorflow --project")
         plan, metered = Plan(0.0), None
-    ran = run(
-        whole,
-        path,
-        plan,
-        overwrite=overwrite,
-        calls=metered,
-        watching=None if quiet else partial(progress, "Reading the traces"),
-    )
+    chosen = _protocol(protocol, metered) if isolate else None
+    if chosen is not None and metered is not None:
+        plan, metered = Plan(0.0), replace(metered, fence=True, patience_s=chosen.patience_s)
+    runs = [
+        run(
+            whole,
+            one,
+            plan,
+            overwrite=overwrite,
+            calls=metered,
+            protocol=chosen,
+            watching=None if quiet else partial(progress, "Reading the traces"),
+        )
+        for one in _paths(path, repeat)
+    ]
     try:
-        _report(ran, rank, quiet)
+        for ran in runs:
+            _report(ran, rank, quiet or repeat > 1)
+        if repeat > 1 and not quiet:
+            _summarise_runs([ran.path for ran in runs], metered is not None)
         sys.stderr.flush()
     except OSError:  # nobody reads it; Python must not make an exit code of its own of that
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    end_like(ran.code)
+    end_like(next((ran.code for ran in runs if ran.code), 0))
+
+
+def _paths(path: Path, repeat: int) -> list[Path]:
+    """A recording for each run: ``train-run1.joulemap`` and so on where there are several."""
+    if repeat == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}-run{number}{path.suffix}") for number in range(1, repeat + 1)]
+
+
+def _protocol(name: str, metered: CallSettings | None) -> Protocol:
+    from joulemap.calls.protocol import PROTOCOLS
+
+    if metered is None:
+        raise InputError("--isolate needs --calls.", "Say which library: --calls tensorflow --isolate")
+    return PROTOCOLS[name]
 
 
 def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
@@ -120,9 +170,7 @@ def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
         _summarise(ran.path)
 
 
-def _calls(
-    libraries: str | None, packages: tuple[str, ...], fence: bool, script: str
-) -> CallSettings | None:
+def _calls(libraries: str | None, packages: tuple[str, ...], fence: bool, script: str) -> CallSettings | None:
     """What to meter of the calls: those of a script's folder, or of the current one for a module."""
     from joulemap.recorder.settings import CallSettings
 
@@ -168,6 +216,22 @@ def _summarise(path: Path) -> None:
     for more in ("", " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
     out.print(f"  joulemap report {path}", soft_wrap=True, markup=False)
+
+
+def _summarise_runs(paths: Sequence[Path], with_calls: bool) -> None:
+    """Where the recordings are; and their calls, with the spread over runs."""
+    from joulemap.api import load
+    from joulemap.commands.show_calls import show_calls
+
+    out = console(stderr=True)
+    try:
+        if with_calls:
+            out.print()
+            show_calls([load(path) for path in paths], out=out)
+    except JoulemapError as error:
+        _complain(error)
+    names = " ".join(str(path) for path in paths)
+    out.print(f"\nThe recordings are {names}.", soft_wrap=True, markup=False)
 
 
 def _say_merge(rank: Rank, path: Path, quiet: bool) -> None:

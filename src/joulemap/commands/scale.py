@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from joulemap.accounting.fit import Estimate, Fit
+    from joulemap.recorder.settings import CallSettings
     from joulemap.scaling import Measured, Trial
 
 _FORMAT = 1
@@ -115,7 +116,7 @@ def _one(
     from joulemap.recorder.run import run
     from joulemap.scaling import measured
 
-    ran = run(words, path, Plan(0.0), output_to_errors=True)
+    ran = run(words, path, Plan(0.0), output_to_errors=True, calls=_metered(api, words))
     if ran.problem is not None:
         raise ran.problem
     if ran.code:
@@ -124,6 +125,17 @@ def _one(
             f"What was recorded until then is in {path.parent}.",
         )
     return measured(trial, path, api, _baselines(path, given) if net or given else None)
+
+
+def _metered(api: str | None, words: Sequence[str]) -> CallSettings | None:
+    """The library of an API is the first part of its name."""
+    from joulemap.recorder.settings import CallSettings
+
+    if api is None:
+        return None
+    script = "" if words[0] == "-m" else words[0]
+    root = str((Path(script).parent if script else Path()).absolute())
+    return CallSettings((api.partition(".")[0],), root, (), script)
 
 
 def _baselines(path: Path, given: Sequence[str]) -> dict[str, float]:

@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from joulemap.calls.protocol import ISOLATION, Protocol
 from joulemap.errors import JoulemapError
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.child import Program, how_it_ended
 from joulemap.recorder.finish import finish
+from joulemap.recorder.gatekeeper import Gatekeeper
 from joulemap.recorder.host import host, versions
 from joulemap.recorder.metering import Metering
 from joulemap.recorder.ranks import Rank, launcher_notes
@@ -43,21 +45,26 @@ def run(
     output_to_errors: bool = False,
     watching: Callable[[], AbstractContextManager[Callable[[float], None] | None]] | None = None,
     calls: CallSettings | None = None,
+    protocol: Protocol | None = None,
 ) -> Ran:
     """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
 
-    ``calls`` says which libraries' calls are metered. ``watching`` opens a progress bar for the reading of
-    the traces afterwards. ``output_to_errors`` keeps standard output for ourselves."""
+    ``calls`` says which libraries' calls are metered, ``protocol`` how they are isolated. ``watching``
+    opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps standard output
+    for ourselves."""
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(_with_sites(arguments, writer, calls), output_to_errors)
     metering = Metering.of(writer, rank)
+    keeper = None if protocol is None else _gatekeeper(writer, protocol, metering)
     begin_ns = time.monotonic_ns()
     program.go(Settings(str((path / RAW).absolute()), plan, calls).to_json())
     code = program.wait()
     seconds, ended_ns = (time.monotonic_ns() - begin_ns) / NS_PER_S, time.time_ns()
     try:
         metering.stop(writer)
+        for note in keeper.stop() if keeper is not None else ():
+            writer.warn(note)
         overhead = None if plan.trace_all or plan.steps else plan.overhead
         with watching() if watching else nullcontext() as progress:
             finish(writer, ended_ns, how=how_it_ended(code), overhead=overhead, progress=progress)
@@ -89,6 +96,12 @@ def _with_sites(
     except Exception as error:  # noqa: BLE001 - the program is run, measured or not
         writer.warn(f"The calls of {calls.script} are not measured: {error!r}")
         return arguments
+
+
+def _gatekeeper(writer: RecordingWriter, protocol: Protocol, metering: Metering) -> Gatekeeper:
+    """Whom the program asks for calm around its calls."""
+    writer.update(extra={**writer.info.extra, ISOLATION: protocol.to_json()})
+    return Gatekeeper(writer.path, protocol, metering.monitor is not None).start()
 
 
 def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
