@@ -47,7 +47,11 @@ function tensorRecord({ phases, ...row }) {
 
 function qualifiedName(name) {
   const [, layers, operation] = printable(name).match(/^(.*\/)?(.*)$/s);
-  return el("span", { class: "qtn" }, el("span", {}, layers || ""), el("b", {}, operation));
+  const parts = (layers || "")
+    .split("/")
+    .slice(0, -1)
+    .map((layer) => [`${layer}/`, el("wbr")]);
+  return el("span", { class: "qtn" }, el("span", {}, parts), el("b", {}, operation));
 }
 
 function bar(row, { value, low, high, unit }, largest, reach) {
