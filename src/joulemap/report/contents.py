@@ -38,7 +38,7 @@ def contents(
         "nodes": lambda: tree,
         "tensors": lambda: tensors(footprint),
         "timeline": lambda: _timeline(recording, footprint, largest(tree, MOST)),
-        "calls": lambda: call_sites(recording),
+        "calls": lambda: call_sites(recording, baseline_w),
     }
     page: dict[str, Any] = {"format": FORMAT, "name": recording.path.name}
     for number, (name, make) in enumerate(parts.items()):
