@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 _MOST_TENSORS, _MOST_NODES = 20_000, 50_000
 """In one session; what comes after is not looked at."""
-_DEEPEST = 6
+_DEEPEST = 7
+_PLAIN = (type(None), bool, int, float, str)
 _NO_NUMBER = 1 << 62
 """Nodes that stand for parameters have numbers from here on."""
 
@@ -147,7 +148,8 @@ def _tensors(value: Any) -> list[tuple[Any, int, Any]]:
     import torch
 
     with torch._C.DisableTorchFunction():
-        return [found for tensor in _in(value, 0) if (found := _known_by(tensor)) is not None]
+        held = _held_in(value, torch.Tensor)
+        return [found for tensor in held if (found := _known_by(tensor)) is not None]
 
 
 def _known_by(tensor: Any) -> tuple[Any, int, Any] | None:
@@ -158,26 +160,24 @@ def _known_by(tensor: Any) -> tuple[Any, int, Any] | None:
         return None
 
 
-def _in(value: Any, depth: int) -> Iterator[Any]:
+def _held_in(value: Any, tensors: type) -> list[Any]:
     """The tensors in tuples, lists, dicts and dataclasses; no code of the program's runs for it."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < _DEEPEST:
-        for part in _parts(value):
-            yield from _in(part, depth + 1)
+    found, level = [], [value]
+    for _ in range(_DEEPEST):
+        found += [one for one in level if isinstance(one, tensors)]
+        level = [part for one in level if not isinstance(one, _PLAIN) for part in _parts(one)]
+    return found
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, tuple):
-        return tuple(tuple.__iter__(value))
+        return tuple.__iter__(value)
     if isinstance(value, list):
-        return tuple(list.__iter__(value))
+        return list.__iter__(value)
     if isinstance(value, dict):
-        return tuple(dict.values(value))
+        return dict.values(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple(getattr(value, "__dict__", {}).values())
+        return list(getattr(value, "__dict__", {}).values())
     return ()
 
 
