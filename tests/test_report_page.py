@@ -270,6 +270,27 @@ def test_light_and_dark(page):
     assert page.run(ground) == "rgb(255, 255, 255)"
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_names_can_be_read_on_every_heat(page, theme):
+    """The contrast that the accessibility guidelines ask of large text, at the least."""
+    page.run(f"document.documentElement.dataset.theme = '{theme}'")
+    contrasts = page.run(
+        "(() => { const pen = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
+        "const light = (colour) => { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);"
+        "  const parts = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)"
+        "    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);"
+        "  return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]; };"
+        "const box = document.querySelector('.box');"
+        "return [...Array(101).keys()].map((part) => part / 100).map((heat) => {"
+        "  box.setAttribute('class', `box layer ${heatClass(heat)}`); box.style.setProperty('--heat', heat);"
+        "  const ends = [light(getComputedStyle(box.querySelector('rect')).fill),"
+        "    light(getComputedStyle(box.querySelector('text')).fill)].sort();"
+        "  return (Math.max(...ends) + 0.05) / (Math.min(...ends) + 0.05); }); })()"
+    )
+    assert min(contrasts) > 3.5, min(contrasts)
+    assert sum(contrast > 4.5 for contrast in contrasts) > 80
+
+
 def test_it_prints_and_fits_narrow_screens(page, pages):
     printed = page.send("Page.printToPDF", printBackground=True)["data"]
     assert len(printed) > 20_000

@@ -68,7 +68,7 @@ class DiagramView {
     const name = printable(model.names[node]);
     const kind = [
       layer ? "layer" : "operation",
-      heat > 0.55 ? "hot" : "",
+      heatClass(heat),
       level.isTime(node) ? "time" : "",
       node === state.selected ? "selected" : "",
     ];

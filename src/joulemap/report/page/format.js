@@ -79,6 +79,11 @@ function printable(name) {
   return plain || "(no name)";
 }
 
+// How a name on a heat is to be written; what is dark on one theme is light on the other.
+function heatClass(heat) {
+  return heat > 0.9 ? "warm hot" : heat > 0.6 ? "warm" : "";
+}
+
 const MEANING = {
   measured: "read off a meter",
   apportioned: "measured by the meter, shared out by time",

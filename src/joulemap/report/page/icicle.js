@@ -106,7 +106,7 @@ class IcicleView {
     const time = node !== PROGRAM && name.startsWith("(");
     const heat = node === PROGRAM || time ? 0 : Math.min(measure.heat(numbers) / this.hottest, 1) ** 0.7;
     const kind = [
-      heat > 0.6 ? "hot" : "",
+      heatClass(heat),
       time ? "time" : "",
       node === state.selected ? "selected" : "",
       this.matches(node) ? "" : "dim",
