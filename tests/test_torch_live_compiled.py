@@ -13,8 +13,12 @@ nn = torch.nn
 
 from torch._dynamo.utils import counters  # noqa: E402
 
+from joulemap.accounting import attribute  # noqa: E402
+from joulemap.devices import Domain  # noqa: E402
 from joulemap.frameworks.torch import provenance  # noqa: E402
 from joulemap.frameworks.torch.adapter import TorchAdapter  # noqa: E402
+from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
+from joulemap.traces import PowerTrace  # noqa: E402
 from tests.tensorflow_live import Heard  # noqa: E402
 from tests.torch_live import INDUCTOR, attached, layers, session  # noqa: E402
 
@@ -61,11 +65,14 @@ class Same(nn.Module):  # type: ignore[misc]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Inductor's caches, empty."""
+    """Inductor's caches, empty; and one thread, since several add gradients in any order."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     torch._dynamo.reset()
     counters.clear()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield tmp_path / "cache"
+    torch.set_num_threads(threads)
     torch._dynamo.reset()
 
 
@@ -84,6 +91,7 @@ def found(folder: Path, called: Callable[[Any], Any], size: int = 2) -> dict[str
 
 
 BOTH = {("mm", "forward"), ("mm", "backward")}
+KERNELS = ("cpp_", "mm", "addmm", "_scaled_dot_product")
 DENSE = ("blocks/0/dense", "blocks/1/dense", "head")
 
 
@@ -189,3 +197,73 @@ def test_the_compiler_is_left_as_it_was(tmp_path: Path, cache: Path) -> None:
     with attached(tmp_path / "raw"):
         assert not set(before) & set(looked_at())
     assert looked_at() == before
+
+
+class Training:
+    """A small BERT that learns, compiled."""
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, BertModel
+
+        torch.manual_seed(0)
+        size = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
+        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # fewer kernels
+        config = BertConfig(num_hidden_layers=2, **size, **no_dropout)
+        self.model = BertModel(config, add_pooling_layer=False)
+        self.compiled = torch.compile(self.model)
+        self.ids = torch.randint(0, 50, (8, 32))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.compiled(self.ids).last_hidden_state.square().sum().backward()
+        self.optimizer.step()
+
+    def weights(self) -> list[bytes]:
+        return [parameter.detach().numpy().tobytes() for parameter in self.model.parameters()]
+
+
+def test_bert(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("transformers")
+    with attached(tmp_path) as (adapter, _):
+        recorded = Training()
+        recorded.step()
+        with session(adapter, tmp_path):
+            recorded.step()
+    assert counters["inductor"]["fxgraph_cache_miss"] == 2
+
+    torch._dynamo.reset()
+    compilations = dict(counters["stats"]), dict(counters["frames"])
+    counters.clear()
+    plain = Training()
+    plain.step()
+    plain.step()
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2  # what was made with us is what is wanted without
+    assert (dict(counters["stats"]), dict(counters["frames"])) == compilations
+    assert plain.weights() == recorded.weights()
+
+    seen = layers(tmp_path)
+    for layer in ("encoder/layer/0", "encoder/layer/1"):
+        for dense in ("attention/self/query", "attention/output/dense", "intermediate/dense", "output/dense"):
+            assert {("addmm", "forward"), ("mm", "backward")} <= seen[f"{layer}/{dense}"]
+        for phase in ("forward", "backward"):
+            assert any(
+                name.startswith(layer) and operation.startswith("cpp_") and its == phase
+                for name, operations in seen.items()
+                for operation, its in operations
+            )
+    [region] = [operations for layer, operations in seen.items() if layer.startswith("compiled region ")]
+    assert not [name for name, _ in region if name.startswith(KERNELS)]
+    assert_conserved(tmp_path)
+
+
+def assert_conserved(folder: Path) -> None:
+    """However noisy the machine, most of what kernels take is below the model, and no joule is lost."""
+    events = read_raw(folder).events
+    start_ns, end_ns = int(events.start_ns.min()), int(events.end_ns.max())
+    power = PowerTrace.from_samples(Domain("CPU", "CPU"), [start_ns, end_ns], [10.0, 10.0])
+    footprint = attribute(events, [power])
+    footprint.check()
+    kernels = [row for row in footprint.to_records() if row["name"].rpartition("/")[2].startswith(KERNELS)]
+    below = [row for row in kernels if row["name"].startswith(("encoder/", "embeddings/"))]
+    assert sum(row["energy_j"] for row in below) > 0.5 * sum(row["energy_j"] for row in kernels)

@@ -17,6 +17,8 @@ from typing import Any
 _VARIABLE = re.compile(r"[LG]\['[^']*'\](\[[^\]]*\])*")
 _WRAPPED = "L['fn']"
 """The variable in which torch itself holds a module whose ``forward`` it does not look into by its own."""
+_FAR = 4
+"""How many nodes without a stack may follow each other."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,19 @@ def stack_of(node: Any) -> list[tuple[str, Any]]:
     return list(stack.values())
 
 
-def _origin(node: Any) -> Origin | None:
+def _origin(node: Any, far: int = _FAR) -> Origin | None:
     """A node that a pass of inductor's has put in has no stack: it belongs to what its inputs belong to."""
     stack = stack_of(node)
     if stack or ("stack_trace" in node.meta and not _adds_gradients(node)):
         return origin_of_stack(stack)
-    return common([_origin(before) for before in node.all_input_nodes if before.op == "call_function"])
+    before = [one for one in node.all_input_nodes if one.op == "call_function"] if far else []
+    return common([_origin(one, far - 1) for one in before])
 
 
 def _works(node: Any) -> bool:
-    is_view = node.target is operator.getitem or getattr(node.target, "is_view", False)
+    from torch._ops import OpOverload
+
+    is_view = node.target.is_view if isinstance(node.target, OpOverload) else node.target is operator.getitem
     return not (is_view or _adds_gradients(node)) and bool(node.all_input_nodes)
 
 

@@ -53,7 +53,7 @@ class Provenance:
         self._written = 0
 
     def hook(self, patches: Patches) -> None:
-        """Listen. A torch that does not tell itself (before 2.8) leaves compiled regions as they are."""
+        """Listen. An older torch, which does not tell itself, leaves compiled regions as they are."""
         from torch._inductor import compile_fx, debug, output_code
         from torch._inductor.codegen import cpp, triton
 
@@ -92,10 +92,8 @@ class Provenance:
 
     def _function_is_compiled(self, model: Any, *_: Any, **__: Any) -> None:
         """What the compiler has seen in the program, before anything is made of it."""
-        graph = getattr(model, "graph", None)
-        if graph is not None:
-            origins = {node.name: origin_of_stack(stack_of(node)) for node in graph.nodes}
-            self._functions[_compile_id()] = _Function(origins, self._in_module())
+        origins = {node.name: origin_of_stack(stack_of(node)) for node in model.graph.nodes}
+        self._functions[_compile_id()] = _Function(origins, self._in_module())
 
     def _kernel_is_made(self, nodes: Any, kernel: str, is_extern: bool = False) -> None:
         """A call of a kernel comes next in the generated code; ``nodes`` is what it does."""
@@ -138,7 +136,8 @@ def _compile_id() -> str:
 def _extern_call(kernel: Any, name: str) -> MadeCall:
     """A library's operation: the node that it is, where there is one, and not what it takes in."""
     nodes = [kernel.origin_node] if kernel.origin_node is not None else kernel.origins
-    return MadeCall(name.rpartition(".")[2], _event(kernel.op_overload, name), origin_of(nodes))
+    event = _event(kernel.op_overload, name)
+    return MadeCall(event.rpartition(":")[2], event, origin_of(nodes))
 
 
 def _event(overload: Any, name: str) -> str:
