@@ -69,3 +69,10 @@ def test_the_readme_shows_what_the_demo_prints():
     readme = (ROOT / "README.md").read_text()
     assert f"attributed {footprint.attributed_j:.1f} J" in readme
     assert f"idle {footprint.idle_j:.1f} J" in readme
+
+
+def test_the_design_considerations_name_tests_that_are_there():
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (DOCS / "design-considerations.md").read_text())
+    assert len(named) > 30
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file} has no {test}"

@@ -23,7 +23,14 @@ GPU = Domain("GPU:0", "GPU:0", sensor="nvml", update_period_s=0.1)
 FIT, ADD, SAVE = "tensorflow.keras.Model.fit", "tensorflow.add", "tensorflow.keras.Model.save"
 
 
-def recorded(path, seconds=(1.0, 6.0), isolated=False, watts=20.0):
+def recorded(
+    path,
+    seconds=(1.0, 6.0),
+    isolated=False,
+    watts=20.0,
+    lines=(10, 4, 12, 13),
+    apis=(FIT, ADD, ADD, ADD, SAVE),
+):
     """``fit`` with two ``add`` at one site inside, an ``add`` at another, and a ``save`` that raised."""
     begin, end = seconds
     spans = [(begin, end, -1, 0), (begin + 1, begin + 2, 0, 1), (begin + 3, begin + 4, 0, 1)]
@@ -33,9 +40,9 @@ def recorded(path, seconds=(1.0, 6.0), isolated=False, watts=20.0):
         Sites.from_columns(
             site=[0, 1, 2, 3],
             file=["/home/me/train.py", "/home/me/model.py", "/home/me/train.py", "/home/me/train.py"],
-            line=[10, 4, 12, 13],
-            column=[5, 9, 1, 1],
-            end_line=[10, 4, 12, 13],
+            line=lines,
+            column=[5, 9, 1, 3],
+            end_line=lines,
             end_column=[14, 15, 7, 11],
             text=["model.fit", "tf.add", "tf.add", "model.save"],
             function=["main", "Model.call", "main", "main"],
@@ -43,7 +50,7 @@ def recorded(path, seconds=(1.0, 6.0), isolated=False, watts=20.0):
         call=np.arange(5),
         parent=parent,
         site=site,
-        api=[FIT, ADD, ADD, ADD, SAVE],
+        api=apis,
         thread=np.ones(5, np.int64),
         start_ns=T0 + np.rint(start * S).astype(np.int64),
         end_ns=T0 + np.rint(stop * S).astype(np.int64),
@@ -134,6 +141,13 @@ def test_the_table_is_by_api_with_its_sites_beneath(rec):
     assert "measured 1.200 kJ = calls 690.0 J + the rest 510.0 J" in said
     assert "└─" not in show(rec, "--depth", "1").output
     assert "… 2 more" in show(rec, "--top", "1").output
+
+
+def test_two_sites_of_an_api_on_one_line_are_told_apart_by_their_columns(tmp_path):
+    rec = recorded(tmp_path / "run.joulemap", lines=(10, 4, 12, 12), apis=[FIT, ADD, ADD, SAVE, SAVE])
+    said = show(rec).output
+    assert "train.py:12:1 " in said
+    assert "train.py:12:3 " in said
 
 
 def test_over_runs_every_site_has_a_mean_and_a_spread(tmp_path):

@@ -1,8 +1,10 @@
 """FECoM's published data: its table again to the last digit, and what changes with the true intervals."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from studies.fecom import gate, recorded
+from studies.fecom import gate, live, recorded, rq1
 from studies.fecom.dataset import ARCHIVE, Dataset, read
 from studies.fecom.net import as_published, by_overlap, has_energy, is_covered
 from studies.page import Series, markdown, plot
@@ -90,3 +92,25 @@ def test_a_plot_is_one_file_with_every_point_that_its_scale_can_show(tmp_path):
     assert text.count("<circle") == 2 + 1 + 2
     assert "a &lt; b" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+class TestLivePrograms:
+    """The six TensorFlow programs under ``joulemap run --calls``."""
+
+    def test_they_are_all_there(self) -> None:
+        there = {path.stem for path in live.FOLDER.glob("*.py")} - {"made_up"}
+        assert there == set(live.PROGRAMS)
+
+    def test_calls_and_the_named_rest_are_a_programs_net_energy(self, tmp_path: Path) -> None:
+        pytest.importorskip("tensorflow")
+        path = live.record("custom_loop", tmp_path, ("--samples", "300", "--epochs", "1", "--side", "16"))
+        found = live.explained(path)
+        assert found.sites == 26  # those of the helper among them, which gets its model as a parameter
+        assert found.calls_j > 0.7 * (found.whole_j - found.rest_j["(start-up)"])
+        assert found.program in rq1.live_table([found])
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("program", live.PROGRAMS)
+    def test_calls_explain_nine_tenths_of_a_program(self, program: str, tmp_path: Path) -> None:
+        pytest.importorskip("tensorflow")
+        assert live.explained(live.record(program, tmp_path)).share > 0.9

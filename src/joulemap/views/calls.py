@@ -181,7 +181,7 @@ def _table(runs: Sequence[Run], asked: CallsAsked) -> Table:
             *_cells(api, api.place.api, f"{len(sites)} sites" if several else None, whole), style="bold"
         )
         for site in sites if several and (asked.depth or DEPTH) > 1 else ():
-            table.add_row(*_cells(site, "└─", site.place.where, whole))
+            table.add_row(*_cells(site, "└─", _where(site, sites), whole))
     if asked.top and len(shown) > asked.top:
         rest = sum(api.energy_j for api, _ in shown[asked.top :])
         table.add_row(
@@ -206,6 +206,13 @@ def _cells(group: Group, name: str, where: str | None, whole_j: float) -> list[s
         fmt_seconds(group.seconds),
         f"{group.calls:,.6g}{raised}",
     ]
+
+
+def _where(site: Group, others: Sequence[Group]) -> str:
+    """``train.py:31``, with the column where the line has several."""
+    where = site.place.where
+    alone = sum(other.place.where == where for other in others) == 1
+    return where if alone else f"{where}:{site.place.column}"
 
 
 def _share(part_j: float, whole_j: float) -> str:
