@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from joulemap.comparing.difference import CHANCE, Difference, differences
 from joulemap.comparing.names import rename_rules
@@ -50,10 +50,16 @@ class Limit:
     found: Difference
 
     @property
+    def verdict(self) -> Literal["exceeded", "holds", "cannot tell"]:
+        """Exceeded only where the whole interval lies beyond the limit, held only where none of it does."""
+        low, high = self.found.relative_low, self.found.relative_high
+        if low is None or high is None or low <= self.limit < high:
+            return "cannot tell"
+        return "exceeded" if low > self.limit else "holds"
+
+    @property
     def exceeded(self) -> bool:
-        """Only where the whole interval lies beyond the limit."""
-        low = self.found.relative_low
-        return low is not None and low > self.limit
+        return self.verdict == "exceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +130,15 @@ def _compared(base: Variant, variant: Variant, question: Question) -> Comparison
         tuple(ordered),
         _lone([name for name in names if not _in_any(name, after)], before),
         _lone([name for name in names if not _in_any(name, before)], after),
-        tuple(_notes(base, variant, question)),
+        (*_notes(base, variant, question), *_lone_steps(rows)),
     )
+
+
+def _lone_steps(rows: Sequence[Difference]) -> list[str]:
+    unknown = sum(not row.spread for row in rows)
+    if not unknown:
+        return []
+    return [f"{unknown} of {len(rows)} rows were seen in one step only: how much they vary is not known."]
 
 
 def _chosen(before: list[dict[str, Amount]], after: list[dict[str, Amount]], question: Question) -> list[str]:
@@ -233,6 +246,7 @@ def to_json(report: Report) -> dict[str, Any]:
                 "relative": limit.found.relative,
                 "relative_low": limit.found.relative_low,
                 "relative_high": limit.found.relative_high,
+                "verdict": limit.verdict,
                 "exceeded": limit.exceeded,
             }
             for one, limit in report.limits
@@ -257,6 +271,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
                 "relative_high": row.relative_high,
                 "p_corrected": row.p_corrected,
                 "verdict": row.verdict,
+                "spread": row.spread,
             }
             for row in one.rows
         ],

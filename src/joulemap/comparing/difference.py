@@ -32,7 +32,9 @@ _ANY_CHANGE = 100.0
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One name in two variants: means, their difference with a 95 % interval, absolute and relative, and
-    the verdict. The interval is of this row alone; ``p_corrected`` and the verdict of all rows together."""
+    the verdict. The interval is of this row alone; ``p_corrected`` and the verdict of all rows together.
+    Without ``spread`` the row was seen in one step only: the interval is that of the meters, and no verdict
+    stands on it."""
 
     name: str
     base_j: float
@@ -43,6 +45,7 @@ class Difference:
     relative_high: float | None
     p_corrected: float
     verdict: Verdict
+    spread: bool
 
     @property
     def difference_j(self) -> float:
@@ -95,6 +98,7 @@ def differences(
             relative[row][1],
             float(corrected[row]),
             _verdict(float(difference[row]), bool(sure[row]), bool(small[row])),
+            bool(found.known[row]),
         )
         for row, name in enumerate(names)
     ]
@@ -172,8 +176,9 @@ def _p(difference: Float64, found: _Estimate) -> Float64:
 
 def _relative(found: _Estimate, half_t: Float64) -> list[tuple[float, float] | tuple[None, None]]:
     """The interval of the relative change, from the logarithm of the ratio, which both errors widen; None
-    where an error is so large that any change is inside it."""
+    where an error is not known, or so large that any change is inside it."""
     positive = (found.base_j > 0) & (found.variant_j > 0) & (half_t * found.log_error < _ANY_CHANGE)
+    positive &= found.known
     ratio = np.divide(found.variant_j, found.base_j, out=np.ones(len(positive)), where=positive)
     half = np.where(positive, half_t * found.log_error, 0.0)
     low, high = np.expm1(np.log(ratio) - half).tolist(), np.expm1(np.log(ratio) + half).tolist()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from joulemap.comparing.comparison import Comparison, Report
-from joulemap.comparing.outline import Entry, change, outline
-from joulemap.units import fmt, fmt_pm
+from joulemap.comparing.outline import Entry, change, difference, outline
+from joulemap.units import fmt
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
 _SIGNS = {
@@ -25,7 +25,9 @@ def markdown(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     for one, limit in report.limits:
-        word = "❌ exceeded" if limit.exceeded else "✅ holds"
+        word = {"exceeded": "❌ exceeded", "holds": "✅ holds", "cannot tell": "❔ cannot tell"}[
+            limit.verdict
+        ]
         yield (
             f"**{word}**: {_plain(limit.name)} of {_plain(one.variant.label)} may draw at most "
             f"{100 * limit.limit:.3g} % more, and draws {change(limit.found)}."
@@ -53,11 +55,9 @@ def _comparison(one: Comparison, report: Report) -> Iterator[str]:
 
 def _row(entry: Entry) -> str:
     row = entry.row
-    half_j = (row.high_j - row.low_j) / 2
     name = "&nbsp;" * 3 * entry.depth + _plain(entry.label)
-    difference = ("+" if row.difference_j > 0 else "") + fmt_pm(row.difference_j, "J", half_j)
     means = f"{fmt(row.base_j, 'J')} | {fmt(row.variant_j, 'J')}"
-    return f"| {name} | {means} | {difference} | {change(row)} | {_SIGNS[row.verdict]} |"
+    return f"| {name} | {means} | {difference(row)} | {change(row)} | {_SIGNS[row.verdict]} |"
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from joulemap.comparing.difference import Difference
 from joulemap.comparing.variant import WHOLE
 from joulemap.program import SEPARATOR, leaf, split
-from joulemap.units import fmt_share
+from joulemap.units import fmt_pm, fmt_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ def _number(name: str) -> int:
 def percent(value: float | None) -> str:
     """``+4.8 %``; a dash where there is nothing to be a part of."""
     return "–" if value is None else f"{'+' if value > 0 else ''}{fmt_share(value)}"
+
+
+def difference(row: Difference) -> str:
+    """``+14.3 ± 1.5 J``; without the interval where it is not known."""
+    half_j = (row.high_j - row.low_j) / 2 if row.spread else None
+    return ("+" if row.difference_j > 0 else "") + fmt_pm(row.difference_j, "J", half_j)
 
 
 def change(row: Difference) -> str:

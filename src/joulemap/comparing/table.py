@@ -10,9 +10,9 @@ from rich.text import Text
 
 from joulemap.comparing.comparison import Comparison, Limit, Report, Unmatched
 from joulemap.comparing.difference import Difference
-from joulemap.comparing.outline import change, outline, percent
+from joulemap.comparing.outline import change, difference, outline, percent
 from joulemap.comparing.similarity import Matrix, Similarity
-from joulemap.units import fmt, fmt_pm
+from joulemap.units import fmt
 from joulemap.views.table import printable
 
 _STYLES = {"more": "bold red", "less": "bold green", "no difference seen": "dim", "cannot tell": "yellow"}
@@ -75,18 +75,13 @@ def _rows(one: Comparison, report: Report, console: Console) -> Table:
         name = Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
         means = (fmt(row.base_j, "J"), fmt(row.variant_j, "J")) if wide else ()
         table.add_row(
-            name, *means, _difference(row), shown(row), Text(row.verdict, style=_STYLES[row.verdict])
+            name, *means, difference(row), shown(row), Text(row.verdict, style=_STYLES[row.verdict])
         )
     return table
 
 
 def _percent_alone(row: Difference) -> str:
     return percent(row.relative)
-
-
-def _difference(row: Difference) -> str:
-    sign = "+" if row.difference_j > 0 else ""
-    return sign + fmt_pm(row.difference_j, "J", (row.high_j - row.low_j) / 2)
 
 
 def _unmatched(label: str, lone: Sequence[Unmatched]) -> Text:
@@ -133,9 +128,9 @@ def _signed(value: float | None, unit: str) -> str:
 
 
 def _limit(one: Comparison, limit: Limit) -> Text:
-    verdict = "exceeded" if limit.exceeded else "holds"
+    styles = {"exceeded": "bold red", "holds": "bold green", "cannot tell": "yellow"}
     return Text.assemble(
         f"limit for {printable(limit.name)} of {printable(one.variant.label)}: at most "
         f"+{100 * limit.limit:.3g} %, found {change(limit.found)}: ",
-        (verdict, "bold red" if limit.exceeded else "bold green"),
+        (limit.verdict, styles[limit.verdict]),
     )
