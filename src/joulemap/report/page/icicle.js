@@ -59,11 +59,12 @@ class IcicleView {
     const measure = MEASURES[this.measure],
       view = model.view(state.phase);
     this.blocks = [];
-    this.hottest = 1e-12;
     const above = [PROGRAM, ...model.ancestors(state.focus)];
-    above.forEach((node, row) => this.place(node, 0, 1, row));
+    above.forEach((node, row) => this.blocks.push({ node, left: 0, width: 1, row, above: true }));
     this.deepest = above.length + ROWS;
     this.level(state.focus, 0, 1, above.length, view[measure.width]);
+    const coloured = this.blocks.filter((block) => !this.isPlain(block));
+    this.hottest = Math.max(...coloured.map(({ node }) => measure.heat(model.row(node, state.phase))), 1e-12);
     this.picture.replaceChildren(...this.blocks.map((block) => this.block(block, measure)));
     this.picture.style.setProperty("--rows", String(Math.max(...this.blocks.map(({ row }) => row)) + 1));
     this.explained.textContent =
@@ -85,29 +86,28 @@ class IcicleView {
     for (const child of whole > 0 ? within : []) {
       const wide = (width * values[child]) / whole;
       if (wide >= NARROWEST) {
-        this.place(child, at, wide, row);
+        this.blocks.push({ node: child, left: at, width: wide, row });
         this.level(child, at, wide, row + 1, values);
       }
       at += wide;
     }
   }
 
-  place(node, left, width, row) {
-    this.blocks.push({ node, left, width, row });
-    if (node !== PROGRAM && !this.model.names[node].startsWith("(")) {
-      this.hottest = Math.max(this.hottest, MEASURES[this.measure].heat(this.model.row(node, this.state.phase)));
-    }
+  // What is around the focus, and (start-up) and its like, which are time beside the program, have no colour.
+  isPlain({ node, above }) {
+    return above || (this.model.parents[node] === PROGRAM && this.model.names[node].startsWith("("));
   }
 
-  block({ node, left, width, row }, measure) {
+  block(placed, measure) {
+    const { node, left, width, row, above } = placed;
     const { model, state } = this;
     const numbers = model.row(node, state.phase);
     const name = node === PROGRAM ? "program" : printable(model.names[node]);
-    const time = node !== PROGRAM && name.startsWith("(");
-    const heat = node === PROGRAM || time ? 0 : Math.min(measure.heat(numbers) / this.hottest, 1) ** 0.7;
+    const plain = this.isPlain(placed);
+    const heat = plain ? 0 : Math.min(measure.heat(numbers) / this.hottest, 1) ** 0.7;
     const kind = [
       heatClass(heat),
-      time ? "time" : "",
+      above ? "above" : plain ? "time" : "",
       node === state.selected ? "selected" : "",
       this.matches(node) ? "" : "dim",
     ];
