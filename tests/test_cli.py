@@ -70,8 +70,9 @@ def test_help_names_every_command_and_says_what_it_does():
 
 def test_the_demo_shows_where_the_joules_went():
     shown = joulemap("demo", "--recorded").stdout
-    for name in ("bert", "encoder/layer", "optimizer/AdamW", "GPU:0 idle", "measured 1.531 kJ =", "joulemap report "):
+    for name in ("bert", "encoder/layer", "optimizer/AdamW", "GPU:0 idle", "measured 1.531 kJ ="):
         assert name in shown
+    assert "joulemap report " in shown
     assert "\x1b[" not in shown
 
 
