@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,18 @@ def called_by_a_function() -> Any:
     return torch.compile(lambda x: model(x), dynamic=True)
 
 
-WAYS = (compiled_in_place, compiled_by_block, called_by_a_function)
+def compiled_in_pieces() -> Any:
+    return torch.compile(Net(breaks=True), dynamic=True)
 
 
-@pytest.mark.parametrize("way", [*WAYS, lambda: torch.compile(Net(breaks=True), dynamic=True)])
+def without_overhead() -> Any:
+    return torch.compile(Net(), dynamic=True, mode="reduce-overhead")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [compiled_in_place, compiled_by_block, called_by_a_function, compiled_in_pieces, without_overhead],
+)
 def test_however_it_is_compiled(tmp_path: Path, cache: Path, way: Callable[[], Any]) -> None:
     seen = found(tmp_path / "raw", way())
     assert all(seen[layer] >= BOTH for layer in DENSE)
@@ -145,6 +154,14 @@ def test_graphs_out_of_a_cache(tmp_path: Path, cache: Path) -> None:
     same = found(tmp_path / "same", torch.compile(Same(), dynamic=True))  # equal code, other modules
     assert counters["inductor"]["fxgraph_cache_hit"] == 4
     assert not same.keys() & {*DENSE, "first", "second", "last"}
+
+
+def test_graphs_without_keys(tmp_path: Path, cache: Path) -> None:
+    with torch._inductor.config.patch(fx_graph_cache=False):
+        seen = found(tmp_path / "raw", torch.compile(Net(), dynamic=True))
+    said = json.loads((tmp_path / "raw" / "compiled.json").read_text())
+    assert [graph["key"] for graph in said["graphs"]] == ["None", "None"]
+    assert all(seen[layer] >= BOTH for layer in DENSE)
 
 
 def test_graphs_that_were_made_without_us(tmp_path: Path, cache: Path) -> None:
