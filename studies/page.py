@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 380, 74, 48, 30, 150
-COLOURS = ("#00897b", "#e65100", "#3949ab", "#8e24aa", "#6d4c41", "#c0a000")
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 380, 74, 48, 30, 230
+COLOURS = (
+    *("#00897b", "#e65100", "#3949ab", "#8e24aa", "#6d4c41"),
+    *("#c0a000", "#d81b60", "#039be5", "#7cb342", "#757575"),
+)
 _STYLE = "text{font:12px system-ui,sans-serif;fill:#888}.title{font-weight:600;font-size:13px}"
 
 
