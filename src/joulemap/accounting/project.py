@@ -4,6 +4,9 @@ Tracing costs, so a few steps are traced and every step is metered. The measured
 step goes to operations and idle in the proportions of the traced steps of the same label (``train``,
 ``test``); where none of these was traced, it stays *untraced*. Every joule is measured; only who it goes
 to is projected, and marked so.
+
+A tracer makes the program slower, not an accelerator's work: a GPU waits longer in a step that is traced.
+So the waiting in an untraced step is what it took less the work of the traced ones.
 """
 
 from __future__ import annotations
@@ -18,29 +21,53 @@ from joulemap.traces import Float64, Steps
 @dataclass(frozen=True, eq=False)
 class Projection:
     """What each traced step stands for beside itself: per step, the extra energy, time and executions
-    as multiples of its own. ``unplaced_j`` has no traced step to go by."""
+    as multiples of its own; of its idle part only ``idle`` times as much. ``unplaced_j`` has no traced step
+    to go by."""
 
     energy: Float64
     seconds: Float64
     calls: Float64
+    idle: Float64
     unplaced_j: float
     unplaced_s: float
 
     @classmethod
     def none(cls) -> Projection:
         """Without steps there is nothing to project."""
-        return cls(np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0)
+        return cls(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0)
 
 
-def project(
-    steps: Steps, traced_j: Float64, traced_s: Float64, untraced_j: Float64, untraced_s: Float64
-) -> Projection:
-    """``traced_j[i]`` and ``traced_s[i]`` are what step ``i`` was found to cost (attributed and idle)."""
+@dataclass(frozen=True, eq=False)
+class StepParts:
+    """What each step was found to take, in joules or seconds: its work and its idle part; and what an
+    untraced one took as a whole."""
+
+    work: Float64
+    idle: Float64
+    untraced: Float64
+
+
+def project(steps: Steps, energy: StepParts, seconds: StepParts, waits_for_host: bool) -> Projection:
+    """``waits_for_host`` says that the device's own work is as fast in a traced step as in another."""
     ones = np.ones(len(steps))
-    energy, unplaced_j = _extra(steps, traced_j, untraced_j)
-    seconds, unplaced_s = _extra(steps, traced_s, untraced_s)
+    idle = _idle(steps, seconds) if waits_for_host else ones
+    more_j, unplaced_j = _extra(steps, energy.work + idle * energy.idle, energy.untraced)
+    more_s, unplaced_s = _extra(steps, seconds.work + idle * seconds.idle, seconds.untraced)
     calls, _ = _extra(steps, ones, ones)
-    return Projection(energy, seconds, calls, unplaced_j, unplaced_s)
+    return Projection(more_j, more_s, calls, idle, unplaced_j, unplaced_s)
+
+
+def _idle(steps: Steps, seconds: StepParts) -> Float64:
+    """How much of its idle time a traced step would have had, had it not been traced."""
+    ratio = np.ones(len(steps))
+    for code in np.unique(steps.label.codes):
+        alike = steps.label.codes == code
+        models, others = alike & steps.traced, alike & ~steps.traced
+        idle_s = seconds.idle[models].sum()
+        if others.any() and idle_s > 0:
+            expected_s = seconds.untraced[others].mean() - seconds.work[models].mean()
+            ratio[models] = max(expected_s, 0.0) * models.sum() / idle_s
+    return ratio
 
 
 def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, float]:

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import UNTRACED, Account, Footprint
 from joulemap.accounting.lanes import WORKER
-from joulemap.accounting.project import Projection, project
+from joulemap.accounting.project import Projection, StepParts, project
 from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Supply
 from joulemap.accounting.sweep import Shared
 from joulemap.accounting.uncertainty import Blocks
 from joulemap.labels import Labels
-from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
+from joulemap.traces import KINDS, NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
 
 _STRETCH = 1 << 16
+KERNEL = KINDS.index("kernel")
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -136,26 +137,29 @@ def domain_footprint(
     """One domain's footprint."""
     step = step_of.event[rows.event]
     idle_j, idle_s = energy.idle_between_marks(), seconds.idle_between_marks()
-    in_step_j = _by_step(charges.energy_j, step, step_of.count) + idle_j
-    in_step_s = _by_step(charges.share_s, step, step_of.count) + idle_s
-    extra = (
-        Projection.none()
-        if step_of.steps is None
-        else project(step_of.steps, in_step_j, in_step_s, supply.untraced_j, supply.untraced_s)
-    )
+    work_j = _by_step(charges.energy_j, step, step_of.count)
+    work_s = _by_step(charges.share_s, step, step_of.count)
+    extra = Projection.none()
+    if step_of.steps is not None:
+        extra = project(
+            step_of.steps,
+            StepParts(work_j, idle_j, supply.untraced_j),
+            StepParts(work_s, idle_s, supply.untraced_s),
+            waits_for_host=bool((rows.events.kind.codes[rows.event] == KERNEL).any()),
+        )
     account = Account(
         domain=supply.domain,
         measured_j=supply.measured_j,
-        idle_j=energy.idle + float(idle_j @ extra.energy),
-        idle_s=seconds.idle + float(idle_s @ extra.seconds),
+        idle_j=energy.idle + float(idle_j @ (extra.energy * extra.idle)),
+        idle_s=seconds.idle + float(idle_s @ (extra.seconds * extra.idle)),
         idle_outside_steps_j=max(energy.idle - float(idle_j.sum()), 0.0) if step_of.count else 0.0,
         other_processes_j=supply.other_processes_j,
         outside_j=supply.outside_j,
         period_s=supply.period_s,
         covered_s=float(supply.seconds.amount.sum() + supply.untraced_s.sum()),
-        step_j=in_step_j + supply.untraced_j,
-        step_s=in_step_s + supply.untraced_s,
-        idle_block_j=step_of.by_block(idle_j * (1 + extra.energy)),
+        step_j=work_j + idle_j + supply.untraced_j,
+        step_s=work_s + idle_s + supply.untraced_s,
+        idle_block_j=step_of.by_block(idle_j * (1 + extra.energy * extra.idle)),
     )
     placed = _placed(rows, step_of, extra, step, charges, account, rule)
     if extra.unplaced_j > 0:
@@ -178,6 +182,7 @@ def _placed(
         _at_step(ratio, step) for ratio in (extra.energy, extra.seconds, extra.calls)
     )
     projected_j = np.zeros(count) if more_j is None else rows.total(charges.energy_j, more_j)
+    first_ns, last_ns = _spans(rows, step_of, step, extra)
     return Footprint(
         name=rows.name,
         op=rows.op,
@@ -191,8 +196,8 @@ def _placed(
         share_s=rows.total(charges.share_s) + _more(rows, charges.share_s, more_s),
         active_s=rows.total(charges.active_s) + _more(rows, charges.active_s, more_s),
         calls=rows.executions() + (0.0 if more_calls is None else rows.executions(more_calls)),
-        first_ns=rows.first_ns,
-        last_ns=rows.last_ns,
+        first_ns=first_ns,
+        last_ns=last_ns,
         block_j=_block_energy(rows, step_of, step, charges.energy_j, more_j),
         meter_rms_j=np.zeros(count),
         cost_rms_j=_with_more(rows, charges.cost_rms_j, more_j),
@@ -200,6 +205,22 @@ def _placed(
         accounts=(account,),
         rule=rule,
     )
+
+
+def _spans(rows: Rows, step_of: StepOf, step: NDArray[np.int32], extra: Projection) -> tuple[Int64, Int64]:
+    """From when to when each row ran: an execution in a traced step stands for those in the untraced ones of
+    its label too."""
+    steps = step_of.steps
+    first_ns, last_ns = rows.first_ns.copy(), rows.last_ns.copy()
+    if steps is None:
+        return first_ns, last_ns
+    for code in np.unique(steps.label.codes[extra.energy > 0]).tolist():
+        alike = steps.label.codes == code
+        standing = np.append(alike & (extra.energy > 0), False)[step]  # no step is the last one
+        row = np.unique(rows.row[standing])
+        first_ns[row] = np.minimum(first_ns[row], steps.start_ns[alike].min())
+        last_ns[row] = np.maximum(last_ns[row], steps.end_ns[alike].max())
+    return first_ns, last_ns
 
 
 def _more(rows: Rows, amounts: Float64, ratio: Float64 | None) -> Float64 | float:
