@@ -42,6 +42,9 @@ def test_everything_the_profiler_saw_is_written_down(tmp_path: Path) -> None:
         assert [words["names"][code] for code in file["name"]] == [one.name() for one in events]
         assert file["start_ns"].tolist() == [one.start_ns() for one in events]
         assert file["sequence_nr"].tolist() == [one.sequence_nr() for one in events]
+        assert file["start_thread_id"].tolist() == [one.start_thread_id() for one in events]
+        assert file["fwd_thread_id"].tolist() == [one.fwd_thread_id() for one in events]
+        assert file["fwd_thread_id"].any()
         said = [words["signatures"][code] for code in file["signature"]]
     addmm = next(number for number, one in enumerate(events) if one.name() == "aten::addmm")
     assert json.loads(said[addmm])[0][:3] == [[4], [2, 4], [4, 4]]
