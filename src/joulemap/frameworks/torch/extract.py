@@ -122,7 +122,12 @@ def _signature(event: Any) -> str:
     types = event.dtypes()
     if not types:
         return ""
-    if not hasattr(event, "structured_input_strides"):
-        return json.dumps([event.shapes(), [], types, []], separators=(",", ":"))
-    given = [event.structured_input_shapes(), event.structured_input_strides(), types]
-    return json.dumps([*given, event.concrete_inputs()], separators=(",", ":"), default=str)
+    said = [_asked(event, name) for name in ("structured_input_shapes", "structured_input_strides")]
+    given = [said[0] or event.shapes(), said[1], types, _asked(event, "concrete_inputs")]
+    return json.dumps(given, separators=(",", ":"), default=str)
+
+
+def _asked(event: Any, name: str) -> Any:
+    """What an event says if it is asked; older versions of torch know less."""
+    getter = getattr(event, name, None)
+    return [] if getter is None else getter()
