@@ -115,16 +115,15 @@ class Provenance:
             return
         beside = Path(get_path(compiled.cache_key, _BESIDE)[2])
         calls = self._made.pop(compiled.cache_key, None)
-        if calls is not None:
+        if calls:
             _keep(beside, calls)
         else:
             calls = _kept(beside)
         if calls is None or not function.knows(calls):
             calls = calls_in(compiled.source_code, function.origins)
-        said = {"key": str(compiled._fx_graph_cache_key)}
-        self._graphs[json.dumps({**said, "calls": [_said(call, function.in_module) for call in calls]})] = (
-            None
-        )
+        said = [_said(call, function.in_module) for call in calls]
+        graph = json.dumps({"key": str(compiled._fx_graph_cache_key), "calls": said})
+        self._graphs.setdefault(graph)
 
 
 def _compile_id() -> str:
