@@ -23,7 +23,7 @@ _PROMISED = (0.93, 0.97)
 
 def render(report: Report, console: Console) -> None:
     """Print a report, part by part; what could not be told says why."""
-    what = "recordings" if report.of == "recordings" else "stretches of steps"
+    what = report.of if report.runs != 1 else "stretch of steps"
     of = f"{report.runs} {what}" + (f", {report.together} together" if report.together > 1 else "")
     _title("sampling (ASSS): the footprint with a slower meter, against the one with all readings", console)
     rows = [(fmt_seconds(one.period_s), f"{one.factor} ×", _pcc(one.similarity)) for one in report.asss]
