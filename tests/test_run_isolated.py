@@ -93,6 +93,12 @@ def test_a_program_is_repeated_in_processes_of_their_own(tmp_path):
     assert row["energy_j"] == pytest.approx(6, abs=1.0)
 
 
+def test_the_summary_of_a_run_with_calls_is_of_its_calls(tmp_path):
+    done = ran(tmp_path, "-o", "r.joulemap")
+    assert "json.dumps" in done.stderr
+    assert "--by call" in done.stderr
+
+
 def test_without_a_meter_the_program_is_not_kept_waiting(tmp_path):
     done = ran(tmp_path, "--isolate", "-q", "-o", "r.joulemap", JOULEMAP_METERS="builtins:list")
     assert done.stdout.split() == ["2", "5"]

@@ -137,7 +137,7 @@ def command(
     ]
     try:
         for ran in runs:
-            _report(ran, rank, quiet or repeat > 1)
+            _report(ran, rank, quiet or repeat > 1, metered is not None)
         if repeat > 1 and not quiet:
             _summarise_runs([ran.path for ran in runs], metered is not None)
         sys.stderr.flush()
@@ -161,13 +161,13 @@ def _protocol(name: str, metered: CallSettings | None) -> Protocol:
     return PROTOCOLS[name]
 
 
-def _report(ran: Ran, rank: Rank | None, quiet: bool) -> None:
+def _report(ran: Ran, rank: Rank | None, quiet: bool, with_calls: bool) -> None:
     if ran.problem is not None:
         _complain(ran.problem)
     elif rank is not None:
         _say_merge(rank, ran.path, quiet)
     elif not quiet:
-        _summarise(ran.path)
+        _summarise(ran.path, with_calls)
 
 
 def _calls(libraries: str | None, packages: tuple[str, ...], fence: bool, script: str) -> CallSettings | None:
@@ -197,15 +197,19 @@ def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _summarise(path: Path) -> None:
-    """The tree, on standard error: standard output is the program's."""
+def _summarise(path: Path, with_calls: bool) -> None:
+    """The tree, or the calls where they were metered, on standard error: standard output is the program's."""
     from joulemap.api import load
     from joulemap.commands.show import show
+    from joulemap.commands.show_calls import show_calls
 
     out = console(stderr=True)
     try:
         out.print()
-        show(load(path), out=out)
+        if with_calls:
+            show_calls([load(path)], depth=1, top=10, out=out)
+        else:
+            show(load(path), out=out)
     except OSError:
         raise
     except JoulemapError as error:
@@ -213,7 +217,7 @@ def _summarise(path: Path) -> None:
     except Exception as error:  # noqa: BLE001 - a bug of ours in accounting or drawing: the exit code comes first
         _complain(JoulemapError(f"The summary failed: {error!r}.", "Please report this: it is a bug."))
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
-    for more in ("", " --by op --top 10", " --summarised"):
+    for more in ("", *([" --by call"] if with_calls else []), " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
     out.print(f"  joulemap report {path}", soft_wrap=True, markup=False)
 

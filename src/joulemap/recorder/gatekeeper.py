@@ -47,6 +47,7 @@ class Gatekeeper:
         self._idle_w = _stored_w() if idle_w is None else idle_w
         self._over = threading.Event()
         self._asked = self._late = 0
+        self._said: tuple[str, ...] = ()
         self._why: tuple[str, ...] = ()
         raw = recording / RAW
         raw.mkdir(parents=True, exist_ok=True)
@@ -86,8 +87,10 @@ class Gatekeeper:
         calm = False
         with suppress(Exception):  # whatever fails here, the program must go on
             calm = self._metered and self._calm(least_s, most_s)
-        self._asked += before
-        self._late += before and not calm
+        if before:
+            self._asked += 1
+            self._late += not calm
+            self._why = self._why if calm else self._said
         os.write(self._answer, f"{STABLE if calm else TIMED_OUT}\n".encode())
 
     def _calm(self, least_s: float, most_s: float) -> bool:
@@ -98,7 +101,7 @@ class Gatekeeper:
             verdict = self._look(asked_ns)
             if verdict.stable:
                 return True
-            self._why = verdict.reasons
+            self._said = verdict.reasons
             if time.monotonic() - begun_s >= most_s or self._over.wait(self._protocol.look_every_s):
                 return False
 
