@@ -15,7 +15,7 @@ help:  ## Show these targets
 install: $(READY) $(GENERATED)  ## Install joulemap for development in .venv
 
 $(READY): pyproject.toml constraints.txt
-	@echo "Installing joulemap with TensorFlow, PyTorch and its tools into $(VENV): a few minutes, once."
+	@echo "Installing joulemap with TensorFlow, PyTorch, JAX and its tools into $(VENV): a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -23,7 +23,7 @@ class JaxAdapter:
         self._watch = Watch("JAX")
         self._patches = Patches()
         self._profiler: Profiler | None = None
-        self._finder = StepFinder(self._watch, self._is_tracing, wait_for)
+        self._finder = StepFinder(self._watch, self._waits, wait_for)
         self._calls = Calls(self._watch, self._finder)
         self._attached: set[str] = set()
         call_in_children(self._leave_to_parent)
@@ -65,8 +65,8 @@ class JaxAdapter:
         self._watch.on = False
         self._patches.restore()
 
-    def _is_tracing(self) -> bool:
-        return self._profiler is not None and self._profiler.tracing
+    def _waits(self) -> bool:
+        return self._profiler is not None and self._profiler.in_step
 
     def _leave_to_parent(self) -> None:
         """In a forked child hooks do nothing: the recording is its parent's."""

@@ -7,6 +7,7 @@ through a function of Python. So nothing that the program holds is wrapped or re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.watch import Watch
 
 _COMPILING = "/jax/core/compile/backend_compile"
-_LIBRARY = "jax"
+_LIBRARY, _KERAS = "jax", "keras."
 
 
 class Calls:
@@ -27,6 +28,7 @@ class Calls:
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
+        self._watch.attempt(unseen, __file__)
         for hook in (self._known_calls, self._other_calls, self._compiled_ahead, self._annotations):
             self._watch.attempt(hook, patches)
         self._watch.attempt(self._compilations)
@@ -46,9 +48,9 @@ class Calls:
 
         def hook(function: Any, _: Any, __: Any, results: Any) -> None:
             said = vars(function)
-            name = said.get("__name__")
-            if name is not None and not _is_library(said.get("__module__")):
-                watch.attempt(called, name, results)
+            name, module = said.get("__name__"), str(said.get("__module__"))
+            if name is not None and not _is_library(module):
+                watch.attempt(called, _label(name, module), results)
 
         self._hook_state = _PostHook(api._post_hook_state, hook)
         patches.put(api, "_post_hook_state", self._hook_state)
@@ -60,9 +62,11 @@ class Calls:
         original = pjit._run_python_pjit
 
         def hook(function: Any, results: Any) -> None:
-            if core.trace_state_clean() and not _is_library(function.__module__):
-                called(pjit.fun_name(function), results)
+            module = str(function.__module__)
+            if core.trace_state_clean() and not _is_library(module):
+                called(_label(pjit.fun_name(function), module), results)
 
+        @functools.wraps(original)
         def run(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
             done = original(p, args_flat, fun, args, kwargs)
             watch.attempt(hook, fun, done[0])
@@ -76,6 +80,7 @@ class Calls:
 
         original = pxla.MeshExecutable.create_cpp_call
 
+        @functools.wraps(original)
         def create(executable: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(executable, *args, **kwargs)
             self._watch.attempt(_name, made, executable)
@@ -106,8 +111,12 @@ class Calls:
             self._watch.attempt(self._finder.mark_ends)
             return result
 
-        for name, ours in (("__init__", made), ("__enter__", entered), ("__exit__", left)):
-            patches.put(StepTraceAnnotation, name, ours)
+        for name, original, ours in (
+            ("__init__", make, made),
+            ("__enter__", enter, entered),
+            ("__exit__", leave, left),
+        ):
+            patches.put(StepTraceAnnotation, name, functools.wraps(original)(ours))
 
     def _compilations(self) -> None:
         from jax import monitoring
@@ -133,8 +142,11 @@ class _PostHook:
         self._real.set_global(self._both(theirs))
 
     def set_local(self, theirs: Callable[..., None] | None) -> None:
-        """It does so on this thread."""
-        self._real.set_local(self._both(theirs))
+        """It does so on this thread; where it does so nowhere, what holds for all threads holds."""
+        from jax._src.config import config_ext
+
+        nowhere = theirs is None and self._theirs is None
+        self._real.set_local(config_ext.unset if nowhere else self._both(theirs))
 
     def leave(self) -> None:
         """As it would be without us; a thread that has its own keeps ours, which does nothing."""
@@ -152,10 +164,24 @@ class _PostHook:
         return hook
 
 
-def _is_library(module: Any) -> bool:
+def unseen(file: str) -> None:
+    """A file's frames are none of the program's: not in tracebacks, nor where its operations are made."""
+    from jax._src import source_info_util, traceback_util
+
+    source_info_util.register_exclusion(file)
+    traceback_util.register_exclusion(file)
+
+
+def _is_library(module: str) -> bool:
     """Whether a function is one of JAX's own: every operation outside ``jit`` is a compiled function too."""
-    return module == _LIBRARY or str(module).startswith(f"{_LIBRARY}.")
+    return module == _LIBRARY or module.startswith(f"{_LIBRARY}.")
+
+
+def _label(name: str, module: str) -> str:
+    """``train`` for what Keras makes of a ``train_step``; others go by their names."""
+    return name.removesuffix("_step") if module.startswith(_KERAS) else name
 
 
 def _name(compiled: Any, executable: Any) -> None:
-    vars(compiled).setdefault("__name__", executable.unsafe_call.name.removeprefix("jit_"))
+    name = executable.unsafe_call.name  # jit(step)
+    vars(compiled).setdefault("__name__", name.removeprefix("jit(").removesuffix(")"))

@@ -32,7 +32,7 @@ _WAITING = re.compile(
     r"MemoryAllocation|MemoryDeallocation"
 )
 _COMPILING = re.compile(
-    r"\w*Compiler::|[Jj]it_?[Cc]ompile|backend_compile|ThunkEmitter|Codegen$|HLO passes|mlir::"
+    r"\w*Compiler::|[Jj]it_?[Cc]ompile|backend_compile|ThunkEmitter|Codegen$|HLO passes|mlir::|\w+Pass$"
 )
 _ADDED = re.compile(r"^\[\d+\] |[(:#].*$")
 _POOL = "tf_"

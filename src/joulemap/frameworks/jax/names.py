@@ -19,6 +19,7 @@ _GLUE = frozenset(
     {"checkpoint", "remat", "remat2", "rematted_computation", "closed_call", "shard_map", "xla_pmap"}
     | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "pjit"}
 )
+_EINSUM = "->"
 _LOOP_PARTS = frozenset({"body", "cond"})
 _BRANCH = re.compile(r"branch_\d+_fun")
 _RECOMPUTED = "rematted_computation"
@@ -104,14 +105,14 @@ def _unwrapped(part: str) -> list[str]:
 
 
 def _without_glue(scopes: list[str]) -> list[str]:
-    """Leave out what loops, branches and recomputing put between the program's scopes."""
+    """Leave out what loops, branches, recomputing and ``einsum`` put between the program's scopes."""
     kept: list[str] = []
     following = [*scopes, ""][1:]
     inside = False
     for scope, after in zip(scopes, following, strict=True):
         loop = scope == "while" and after in _LOOP_PARTS
         branch = scope == "cond" and _BRANCH.fullmatch(after) is not None
-        if not (inside or loop or branch or scope in _GLUE):
+        if not (inside or loop or branch or scope in _GLUE or _EINSUM in scope):
             kept.append(scope)
         inside = not inside and (loop or branch)
     return kept

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from joulemap.frameworks.jax.calls import unseen
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.watch import Watch
 from joulemap.program import SEPARATOR
@@ -36,9 +37,8 @@ class ModuleScopes:
     def hook(self) -> None:
         """For the classes that there are, and those to come."""
         from flax import nnx
-        from jax._src import source_info_util
 
-        source_info_util.register_exclusion(__file__)  # ours is no frame of the program's
+        unseen(__file__)
         original = nnx.Module.__init_subclass__.__func__
 
         def subclassed(cls: Any, *args: Any, **kwargs: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,11 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.watch import Watch
 
 FILE = "session.xplane.pb"
+AGAIN_S = 1.0
+"""After how long a session that came too early is tried again."""
+_READY_S, _NEVER = 1.0, float("inf")
+_FEW, _FIRST_S, _MOMENT_S, _LOOK_S = 3, 2.0, 0.05, 0.001
+"""How long results are waited for: before the first few sessions, which matter most, and before others."""
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
 
 
@@ -28,17 +34,20 @@ class Profiler:
         self._lock = threading.RLock()
         self._make: Callable[..., Any] = profiler._profiler.ProfilerSession
         self._session: Any = None
-        self._of_step = False
+        self._of_step, self._sessions = False, 0
+        self._ready_from_s = _NEVER
         self._folder = Path()
         patches.put(profiler._profiler, "ProfilerSession", self._for_the_program)
 
     @property
-    def tracing(self) -> bool:
-        """Whether a session for steps is open: then whoever calls a function waits for its result."""
-        return self._session is not None and self._of_step
+    def in_step(self) -> bool:
+        """Whether results are to be waited for: a session for steps is open, or is about to be."""
+        about_to = self._ready_from_s <= time.monotonic() < self._ready_from_s + _READY_S
+        return about_to if self._session is None else self._of_step
 
     def start(self, folder: Path) -> None:
-        """Open a session. What is still to be computed from before is waited for: it is no part of it."""
+        """Open a session. Not while there is something to be computed from before, which is no part of it:
+        then the calls a second later wait for their results, and the next try finds everything done."""
         from jax._src import xla_bridge
 
         with self._lock:
@@ -47,8 +56,11 @@ class Profiler:
             if not xla_bridge.backends_are_initialized():
                 raise TooEarly("JAX has not chosen its devices yet, and this would choose them.", _HINT)
             self._of_step = self._watch.steps.is_open()  # or of a slice of time
-            if self._of_step:
-                wait_for_all()
+            if self._of_step and _in_flight(_FIRST_S if self._sessions < _FEW else _MOMENT_S):
+                self._ready_from_s = time.monotonic() + AGAIN_S
+                raise TooEarly("What was called before is still being computed.", _HINT)
+            self._ready_from_s = _NEVER
+            self._sessions += self._of_step
             self._session, self._folder = self._make(_options(self._jax)), folder
 
     def stop(self) -> None:
@@ -92,6 +104,19 @@ def wait_for(results: Any) -> None:
 
     with suppress(Exception):
         jax.block_until_ready(results)
+
+
+def _in_flight(patience_s: float) -> bool:
+    """Whether any array that the program holds is still to be computed after a while."""
+    import jax
+
+    until_s = time.monotonic() + patience_s
+    for array in jax.live_arrays():
+        while not array.is_deleted() and not array.is_ready():
+            if time.monotonic() > until_s:
+                return True
+            time.sleep(_LOOK_S)
+    return False
 
 
 def wait_for_all() -> None:

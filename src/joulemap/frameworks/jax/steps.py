@@ -15,16 +15,6 @@ from typing import Any
 
 from joulemap.frameworks.watch import Watch
 
-NAMES = {
-    "one_train_step": "train",
-    "multi_train_steps": "train",
-    "one_test_step": "test",
-    "multi_test_steps": "test",
-    "one_predict_step": "predict",
-    "multi_predict_steps": "predict",
-}
-"""What Keras calls the functions that it makes of a step, where another name says more."""
-
 _PAUSE_S, _PAUSE_STEPS, _FORGETS = 1.0, 64, 0.05
 """A step that takes longer than a second, and than so many usual ones, was a pause: JAX lets a program call
 ahead of the results by half as many."""
@@ -42,18 +32,17 @@ class _Thread(threading.local):
 class StepFinder:
     """Told of calls by hooks, tells a ``StepListener`` of steps."""
 
-    def __init__(self, watch: Watch, is_tracing: Callable[[], bool], wait_for: Callable[[Any], None]) -> None:
-        self._watch, self._is_tracing, self._wait_for = watch, is_tracing, wait_for
+    def __init__(self, watch: Watch, waits: Callable[[], bool], wait_for: Callable[[Any], None]) -> None:
+        self._watch, self._waits, self._wait_for = watch, waits, wait_for
         self._thread = _Thread()
         self._after: dict[str, str] = {}
         self._marked = False
 
-    def called(self, function: str, results: Any) -> None:
+    def called(self, label: str, results: Any) -> None:
         """A compiled function of the program was called by none, and has returned."""
         thread, steps = self._thread, self._watch.steps
-        if self._is_tracing():
+        if self._waits():
             self._wait_for(results)
-        label = NAMES.get(function, function)
         if thread.open:
             self._close(label)
         if steps.is_open():

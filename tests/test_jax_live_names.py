@@ -1,0 +1,201 @@
+"""Names, phases and dataflow of JAX programs, traced here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joulemap.frameworks.imported import ImportedTrace, named_share
+from joulemap.frameworks.jax.profiles import read_profiles
+from joulemap.traces import EventTrace
+from tests.jax_live import attached, layers, traced
+
+jax = pytest.importorskip("jax", reason="needs JAX")
+nn = pytest.importorskip("flax.linen", reason="needs flax")
+nnx = pytest.importorskip("flax.nnx", reason="needs flax")
+optax = pytest.importorskip("optax", reason="needs optax")
+jnp = jax.numpy
+X = jax.random.normal(jax.random.key(0), (64, 32))
+Y = jnp.zeros(64, jnp.int32)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        wide = nn.relu(nn.Dense(128, name="up")(nn.LayerNorm(name="norm")(x)))
+        return x + nn.Dense(32, name="down")(wide)
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        for number in range(2):
+            x = Block(name=f"layer_{number}")(x)
+        return nn.Dense(10, name="head")(x)
+
+
+def linen_step() -> Any:
+    model, learning = Net(), optax.adamw(1e-3)
+    weights = model.init(jax.random.key(1), X)
+    state = learning.init(weights)
+
+    @jax.jit
+    def train_step(weights: Any, state: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            scores = model.apply(weights, X)
+            return optax.softmax_cross_entropy_with_integer_labels(scores, Y).mean()
+
+        gradients = jax.grad(loss)(weights)
+        updates, state = learning.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    return lambda: train_step(weights, state)
+
+
+@pytest.fixture(scope="module")
+def linen(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImportedTrace, Path]:
+    folder = tmp_path_factory.mktemp("linen")
+    return traced(folder, linen_step()), next(folder.rglob("*.pb"))
+
+
+def test_layers_of_linen_have_both_passes(linen: tuple[ImportedTrace, Path]) -> None:
+    found = layers(linen[0])
+    for layer in ("Net/layer_0/up", "Net/layer_1/down", "Net/head"):
+        assert {phase for _, phase in found[layer]} >= {"forward", "backward"}, layer
+        assert ("dot_general", "backward") in found[layer]
+    assert {phase for _, phase in found["optimizer/scale_by_adam"]} == {"optimizer"}
+    assert any(layer.startswith("loss/softmax_cross_entropy") for layer in found)
+
+
+def test_nearly_everything_has_a_name(linen: tuple[ImportedTrace, Path]) -> None:
+    assert named_share(linen[0].events) > 0.97
+
+
+def test_splitting_fusions_loses_nothing(linen: tuple[ImportedTrace, Path]) -> None:
+    split, whole = linen[0].events, read_profiles([linen[1]], whole_fusions=True).events
+    assert len(split) > len(whole)
+    assert length_ns(split) == length_ns(whole)
+    assert split.span_ns == whole.span_ns
+
+
+def length_ns(events: EventTrace) -> int:
+    return int((events.end_ns - events.start_ns).sum())
+
+
+def test_parts_of_a_lane_do_not_overlap_unless_one_is_in_the_other(linen: tuple[ImportedTrace, Path]) -> None:
+    events = linen[0].events
+    work = events.take(events.kind.codes == events.kind.code("op"))
+    for lane in set(work.lane):
+        mine = work.take(np.array([one == lane for one in work.lane]))
+        order = np.lexsort((-mine.end_ns, mine.start_ns))
+        assert (mine.start_ns[order][1:] >= mine.end_ns[order][:-1]).all()
+
+
+def test_dataflow_goes_from_layer_to_layer(linen: tuple[ImportedTrace, Path]) -> None:
+    lifted = {
+        ("/".join(source.split("/")[:2]), "/".join(target.split("/")[:2]))
+        for source, target in linen[0].program.edges
+    }
+    assert ("Net/layer_0", "Net/layer_1") in lifted
+    assert ("Net/layer_1", "Net/head") in lifted
+
+
+class NnxBlock(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.up, self.down = nnx.Linear(32, 64, rngs=rngs), nnx.Linear(64, 32, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.down(nnx.relu(self.up(x)))
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.layers = nnx.List([NnxBlock(rngs), NnxBlock(rngs)])
+        self.tail = nnx.Sequential(nnx.Linear(32, 16, rngs=rngs), nnx.relu, nnx.Linear(16, 10, rngs=rngs))
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.tail(x)
+
+
+def test_modules_of_nnx_have_the_attributes_that_lead_to_them(tmp_path: Path) -> None:
+    model = NnxNet(nnx.Rngs(0))
+    learning = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def train_step(model: Any, learning: Any) -> Any:
+        def loss(model: Any) -> Any:
+            return (model(X) ** 2).mean()
+
+        value, gradients = nnx.value_and_grad(loss)(model)
+        learning.update(model, gradients)
+        return value
+
+    found = layers(traced(tmp_path, lambda: train_step(model, learning)))
+    for layer in ("NnxNet/layers/0/up", "NnxNet/layers/1/down", "NnxNet/tail/layers/0"):
+        assert {phase for _, phase in found[layer]} >= {"forward", "backward"}, layer
+
+
+def test_scopes_of_nnx_change_no_instruction(tmp_path: Path) -> None:
+    model = NnxNet(nnx.Rngs(0))
+    graph, weights = nnx.split(model)
+
+    def compiled() -> str:
+        function = jax.jit(lambda weights: nnx.merge(graph, weights)(X))
+        return str(function.lower(weights).as_text())
+
+    plain, plain_value = compiled(), model(X)
+    with attached(tmp_path):
+        assert compiled() == plain
+        np.testing.assert_array_equal(model(X), plain_value)
+    assert compiled() == plain
+
+
+def test_an_error_in_a_module_has_no_frame_of_ours(tmp_path: Path) -> None:
+    import traceback
+
+    class Fails(nnx.Module):
+        def __call__(self, x: Any) -> Any:
+            raise ValueError("as it should")
+
+    with attached(tmp_path), pytest.raises(ValueError, match="as it should") as caught:
+        jax.jit(lambda: Fails()(X))()
+    assert "joulemap/frameworks/jax/nnx" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_plain_functions_name_what_is_in_no_scope(tmp_path: Path) -> None:
+    weights = jnp.ones((32, 32))
+
+    def attention(x: Any) -> Any:
+        return jnp.tanh(x @ weights)
+
+    def step(x: Any) -> Any:
+        return attention(x).sum() + jnp.cumsum(x).sum()
+
+    compiled = jax.jit(jax.grad(step))
+    found = layers(traced(tmp_path, lambda: compiled(X)))
+    assert {"forward", "backward"} <= {phase for _, phase in found["step/attention"]}
+
+
+def test_loops_branches_and_recomputing(tmp_path: Path) -> None:
+    weights = jnp.stack([jnp.eye(32)] * 4)
+
+    def layer(x: Any, weight: Any) -> tuple[Any, None]:
+        with jax.named_scope("layer"):
+            return jnp.tanh(x @ weight), None
+
+    def loss(weights: Any) -> Any:
+        with jax.named_scope("encoder"):
+            x, _ = jax.lax.scan(jax.checkpoint(layer), X, weights)
+        with jax.named_scope("gate"):
+            return jax.lax.cond(x.sum() > 0, lambda: (x @ weights[0]).sum(), lambda: x.sum())
+
+    step = jax.jit(jax.grad(loss))
+    found = layers(traced(tmp_path, lambda: step(weights)))
+    assert {"forward", "backward", "recompute"} <= {phase for _, phase in found["encoder/layer"]}
+    assert "gate" in found
+    assert not any(part in layer.split("/") for layer in found for part in ("while", "body", "closed_call"))

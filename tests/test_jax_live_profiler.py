@@ -1,0 +1,130 @@
+"""Sessions of JAX's profiler, beside the program's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulemap.frameworks.adapter import TooEarly, TracerBusy
+from joulemap.frameworks.jax.adapter import JaxAdapter
+from joulemap.frameworks.jax.profiler import Profiler
+from joulemap.frameworks.jax.raw import read_raw
+from tests.jax_live import attached, session
+
+jax = pytest.importorskip("jax", reason="needs JAX")
+jnp = jax.numpy
+X = jnp.ones((300, 300))
+
+
+@jax.jit
+def product(x: Any) -> Any:
+    with jax.named_scope("product"):
+        return x @ x
+
+
+def test_sessions_leave_a_file_each(tmp_path: Path) -> None:
+    product(X).block_until_ready()
+    with attached(tmp_path) as (adapter, heard):
+        for number in range(2):
+            heard.begin("step")
+            with session(adapter, tmp_path, number):
+                product(X)  # not waited for by the program
+            heard.end()
+    events = read_raw(tmp_path).events
+    assert sum(name.startswith("product/") for name in events.name) >= 2
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 2
+
+
+def test_the_programs_own_session_has_precedence(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    with attached(tmp_path / "raw") as (adapter, _):
+        adapter.start(tmp_path / "0")
+        jax.profiler.start_trace(str(tmp_path / "theirs"))
+        with pytest.raises(TracerBusy):
+            adapter.stop()
+        with pytest.raises(TracerBusy):
+            adapter.start(tmp_path / "0")
+        product(X).block_until_ready()
+        jax.profiler.stop_trace()
+        with session(adapter, tmp_path / "again"):
+            product(X).block_until_ready()
+    assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
+    assert len(read_raw(tmp_path / "again").events)
+
+
+def test_a_session_that_somebody_else_holds_is_noticed_at_the_end(tmp_path: Path) -> None:
+    from jax._src.lib import _profiler
+
+    (tmp_path / "0").mkdir()
+    theirs = _profiler.ProfilerSession()  # made before we were there, past jax.profiler
+    with attached(tmp_path) as (adapter, _):
+        adapter.start(tmp_path / "0")
+        with pytest.raises(TracerBusy):
+            adapter.stop()
+    assert len(theirs.stop())
+
+
+def test_before_jax_has_devices_it_is_too_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
+    with attached(tmp_path) as (adapter, _), pytest.raises(TooEarly):
+        adapter.start(tmp_path)
+
+
+def test_what_was_called_before_is_no_part_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulemap.frameworks.jax.profiler._in_flight", lambda _: True)
+    now_s = 100.0
+    monkeypatch.setattr("joulemap.frameworks.jax.profiler.time.monotonic", lambda: now_s)
+    with attached(tmp_path) as (adapter, heard):
+        profiler = adapter._profiler
+        assert isinstance(profiler, Profiler)
+        heard.begin("step")
+        with pytest.raises(TooEarly):
+            adapter.start(tmp_path)
+        assert not profiler.in_step
+        now_s = 101.5
+        assert profiler.in_step  # so that a session may begin now
+        now_s = 103.0
+        assert not profiler.in_step  # it did not
+        heard.end()
+
+
+def test_an_adapter_that_is_not_attached_is_busy(tmp_path: Path) -> None:
+    adapter = JaxAdapter(tmp_path)
+    with pytest.raises(TracerBusy):
+        adapter.start(tmp_path)
+    with pytest.raises(TracerBusy):
+        adapter.stop()
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_leaves_everything_to_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    product(X).block_until_ready()
+    with attached(tmp_path) as (adapter, _):
+        adapter.start(tmp_path / "0")
+        child = os.fork()
+        if not child:
+            os._exit(int(adapter._watch.on or adapter._profiler._session is not None))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        product(X).block_until_ready()
+        adapter.stop()
+    assert any(name.startswith("product/") for name in read_raw(tmp_path).events.name)
+
+
+def test_a_damaged_session_is_left_out(tmp_path: Path) -> None:
+    product(X).block_until_ready()
+    with attached(tmp_path) as (adapter, _):
+        for number in range(2):
+            with session(adapter, tmp_path, number):
+                product(X).block_until_ready()
+    file = tmp_path / "0" / "session.xplane.pb"
+    file.write_bytes(file.read_bytes()[:-100])
+    read = read_raw(tmp_path)
+    assert len(read.events)
+    assert any("Left out" in note for note in read.notes)

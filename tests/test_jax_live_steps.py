@@ -1,0 +1,198 @@
+"""Steps of JAX programs that nobody marked."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulemap.frameworks.jax.steps import StepFinder
+from joulemap.frameworks.watch import Watch
+from tests.jax_live import attached
+from tests.tensorflow_live import Heard
+
+jax = pytest.importorskip("jax", reason="needs JAX")
+jnp = jax.numpy
+X = jnp.arange(6.0)
+
+
+def double() -> Any:
+    @jax.jit
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    return double
+
+
+def test_steps_lie_between_the_returns_of_calls(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (_, heard):
+        for _ in range(5):
+            function(X)
+        assert heard.steps[:-1] == ["double"] * 4  # the last one is open: whose it is, the next call tells
+        assert heard.depth == 1
+        assert heard.compiled_steps == []
+
+
+def test_a_call_that_compiles_is_no_example(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (_, heard):
+        function(X)
+        function(X)
+        function(jnp.ones((2, 3)))
+        function(X)
+        assert heard.compiled_steps == [2]
+
+
+def test_functions_that_take_turns_are_foreseen(tmp_path: Path) -> None:
+    begun = []
+
+    class Hearing(Heard):
+        def begin(self, label: str) -> None:
+            begun.append(label)
+            super().begin(label)
+
+    finder = StepFinder(Watch("JAX"), lambda: False, lambda _: None)
+    heard = finder._watch.steps = Hearing()
+    for _ in range(3):
+        finder.called("one", None)
+        finder.called("two", None)
+    assert heard.steps[:-1] == ["two", "one", "two", "one", "two"]
+    assert begun[-3:] == ["two", "one", "one"] or begun[-2:] == ["two", "one"]
+
+
+def test_operations_outside_of_jit_are_no_steps(tmp_path: Path) -> None:
+    with attached(tmp_path) as (_, heard):
+        for _ in range(3):
+            jnp.where(X > 1, jnp.sin(X), 0) + 1
+            jax.random.split(jax.random.key(0))
+        assert heard.steps == []
+
+
+def test_a_function_called_by_another_is_no_step(tmp_path: Path) -> None:
+    inner = double()
+
+    @jax.jit
+    def outer(x: Any) -> Any:
+        return inner(x) + inner(x)
+
+    with attached(tmp_path) as (_, heard):
+        for _ in range(3):
+            outer(X)
+        assert heard.steps[:-1] == ["outer"] * 2
+
+
+def test_functions_with_effects_and_compiled_ones_are_seen_too(tmp_path: Path) -> None:
+    @jax.jit
+    def tells(x: Any) -> Any:
+        jax.debug.callback(lambda _: None, x)
+        return x + 1
+
+    with attached(tmp_path) as (_, heard):
+        for _ in range(3):
+            tells(X)
+        assert heard.steps[:-1] == ["tells"] * 2
+        jax.effects_barrier()
+    with attached(tmp_path) as (_, heard):
+        compiled = double().lower(X).compile()
+        for _ in range(4):
+            compiled(X)
+        assert heard.steps[:-1] == ["double"] * (len(heard.steps) - 1)
+        assert len(heard.steps) > 2
+
+
+def test_steps_that_the_program_marks_are_taken_as_they_are(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (_, heard):
+        function(X)
+        function(X)
+        for number in range(3):
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                function(X)
+                function(X)
+        function(X)
+        assert heard.depth == 0
+        assert heard.steps[-3:] == ["train"] * 3
+
+
+def test_steps_marked_for_us_stay_whole(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (_, heard):
+        for _ in range(3):
+            heard.begin("mine")
+            function(X)
+            function(X)
+            heard.end()
+        assert heard.steps == ["mine"] * 3
+
+
+def test_a_pause_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = StepFinder(Watch("JAX"), lambda: False, lambda _: None)
+    heard = finder._watch.steps = Heard()
+    now_s = 0.0
+    monkeypatch.setattr("joulemap.frameworks.jax.steps.time.monotonic", lambda: now_s)
+    for length_s in (0.01, 0.01, 0.01, 0.3, 60.0, 0.01):
+        finder.called("train", None)
+        now_s += length_s
+    finder.called("train", None)
+    assert heard.steps == ["train"] * 6  # five, and the open one; 0.3 s may be what was called ahead
+
+
+def test_looking_for_nans_goes_on(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (_, heard):
+        with jax.debug_nans(True):
+            function(X)
+            function(X)
+            with pytest.raises(FloatingPointError):
+                function(jnp.full(6, jnp.nan))
+        function(X)
+        function(X)
+        assert heard.steps[-2:] == ["double"] * 2
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    from flax import nnx
+    from jax._src import api, pjit, profiler
+    from jax._src.interpreters import pxla
+
+    hook = api._post_hook_state
+
+    def state() -> list[Any]:
+        return [
+            api._post_hook_state,
+            hook.get_global(),
+            pjit._run_python_pjit,
+            pxla.MeshExecutable.create_cpp_call,
+            vars(nnx.Linear)["__call__"],
+            vars(nnx.Module).get("__init_subclass__"),
+            dict(vars(jax.profiler.StepTraceAnnotation)),
+            profiler._profiler.ProfilerSession,
+        ]
+
+    before = state()
+    with attached(tmp_path):
+        assert state() != before
+        double()(X)
+    assert state() == before
+
+
+def test_results_are_waited_for_in_sessions_only(tmp_path: Path) -> None:
+    waits, waited = False, []
+    finder = StepFinder(Watch("JAX"), lambda: waits, waited.append)
+    finder.called("train", 1)
+    waits = True
+    finder.called("train", 2)
+    assert waited == [2]
+
+
+def test_threads_have_steps_of_their_own(tmp_path: Path) -> None:
+    function = double()
+    function(X)
+    with attached(tmp_path) as (_, heard):
+        thread = threading.Thread(target=lambda: [function(X) for _ in range(3)])
+        thread.start()
+        thread.join()
+        assert heard.steps[:-1] == ["double"] * 2
