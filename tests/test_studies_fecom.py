@@ -1,5 +1,6 @@
 """FECoM's published data: its table again to the last digit, and what changes with the true intervals."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from studies.page import Series, markdown, plot
 
 published = pytest.mark.external
 needs_data = pytest.mark.skipif(not ARCHIVE.exists(), reason=f"{ARCHIVE} is not here: FECoM's published data")
+needs_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +103,16 @@ class TestLivePrograms:
         there = {path.stem for path in live.FOLDER.glob("*.py")} - {"made_up"}
         assert there == set(live.PROGRAMS)
 
+    @needs_tensorflow
     def test_calls_and_the_named_rest_are_a_programs_net_energy(self, tmp_path: Path) -> None:
-        pytest.importorskip("tensorflow")
         path = live.record("custom_loop", tmp_path, ("--samples", "300", "--epochs", "1", "--side", "16"))
         found = live.explained(path)
         assert found.sites == 26  # those of the helper among them, which gets its model as a parameter
         assert found.calls_j > 0.7 * (found.whole_j - found.rest_j["(start-up)"])
         assert found.program in rq1.live_table([found])
 
+    @needs_tensorflow
     @pytest.mark.long
     @pytest.mark.parametrize("program", live.PROGRAMS)
     def test_calls_explain_nine_tenths_of_a_program(self, program: str, tmp_path: Path) -> None:
-        pytest.importorskip("tensorflow")
         assert live.explained(live.record(program, tmp_path)).share > 0.9
