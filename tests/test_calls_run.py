@@ -28,6 +28,9 @@ LIBRARY = """
     def counted(n): yield from range(n)
     async def later(x): return x
     def log(): logging.getLogger().warning("said", stacklevel=2)
+    def locals_of_caller(): return sorted(sys._getframe(1).f_locals)
+    def place(): return place_of(sys._getframe)
+    def place_of(get): frame = get(2); return frame.f_code.co_name, frame.f_lineno, frame.f_code.co_filename
     def apply(function, *args): return function(*args)
     def sleep(seconds): import time; time.sleep(seconds)
     def decorate(text):
@@ -38,6 +41,7 @@ LIBRARY = """
         def __init__(self, name="thing"): self.name = name
         def same(self, *args, **kwargs): return self
         def raises(self): return raises(ValueError(self.name))
+        def warns(self, level): return warnings.warn(self.name, stacklevel=level)
         def __call__(self, x): return x * 2
         def __enter__(self): return self
         def __exit__(self, *error): return False
@@ -158,11 +162,15 @@ ERRORS = """
         show(one)
 
     def here(): fakelib.warns(2)
-    def there(): here_too()
-    def here_too(): fakelib.warns(3)
+    def there(): (fakelib
+        .Thing("warned")
+        .warns(2))
     here(); there()
     fakelib.log()
     print(fakelib.caller())
+    def variables(a, b=2): return fakelib.locals_of_caller(), (fakelib
+        .place())
+    print(variables(1))
     fakelib.raises(SystemExit("the end"))
 """
 

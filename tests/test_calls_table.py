@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joulemap.calls.raw import read_calls
-from joulemap.calls.store import END, END_AT, MOST_CALLS, OUTCOME, OUTCOME_AT, PAGE_SLOTS, SLOT, Full, Store
+from joulemap.calls.store import ENDED, ENDED_AT, MOST_CALLS, PAGE_SLOTS, SLOT, Full, Store
 from joulemap.calls.table import Calls, Sites
 from joulemap.errors import InputError
 from joulemap.recorder.finish import finish
@@ -77,14 +77,13 @@ def test_columns_that_cannot_be_right_are_refused(changes):
 def put(store: Store, number: int, *, parent: int = -1, start_ns: int = 1000, api: str = "tensorflow.add"):
     page, offset = store.page(number // PAGE_SLOTS), number % PAGE_SLOTS * SLOT.size
     names = store.word("api", api), store.word("shapes", "")
-    SLOT.pack_into(page, offset, parent, 1, start_ns, 0, 64, -1, 7, *names, 0, 0)
+    SLOT.pack_into(page, offset, parent, 1, start_ns, 64, -1, 7, *names, 0, 0, 0)
     return page, offset
 
 
 def end(slot, end_ns: int, outcome: int) -> None:
     page, offset = slot
-    END.pack_into(page, offset + END_AT, end_ns)
-    OUTCOME.pack_into(page, offset + OUTCOME_AT, outcome)
+    ENDED.pack_into(page, offset + ENDED_AT, outcome, 0, end_ns)
 
 
 def test_slots_become_calls_and_what_never_ended_is_open(tmp_path):
@@ -122,7 +121,7 @@ def test_a_line_that_was_cut_off_loses_its_site_and_nothing_else(tmp_path):
     store.put("site", SITE)
     put(store, 0)
     page, offset = put(store, 1)
-    SLOT.pack_into(page, offset, -1, 1, 1000, 0, 0, 0, 8, 0, 0, 0, 0)
+    SLOT.pack_into(page, offset, -1, 1, 1000, 0, 0, 8, 0, 0, 0, 0, 0)
     with (tmp_path / "calls.jsonl").open("a") as words:
         words.write(json.dumps(["site", [8, "train.py"]])[:-5])
     read = read_calls(tmp_path, ended_ns=9000)

@@ -1,4 +1,4 @@
-"""What is known of each thing that is called: whether it is the library's, its name, and whether it is C.
+"""What is known of each thing that is called: whether it is the library's, and its name.
 
 An answer is kept by identity, a bound method's by its function and the class of its object, and forgotten
 when one of these is gone.
@@ -9,21 +9,13 @@ from __future__ import annotations
 import weakref
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from joulemap.calls.between import is_native
 from joulemap.calls.names import Names, packages_of
 from joulemap.calls.owner import Owner
 from joulemap.calls.store import Store
 
-
-class Api(NamedTuple):
-    """Something of the library's: the number of its name, and whether C code is called right away."""
-
-    name: int
-    native: bool
-
-
+_FRAMES = frozenset(("_getframe", "currentframe"))
 _Key = int | tuple[int, int | str]
 
 
@@ -34,50 +26,63 @@ class Apis:
         self.owner = Owner({package for library in libraries for package in packages_of(library)})
         self._names = Names(libraries)
         self._store = store
-        self._known: dict[_Key, Api | None] = {}
+        self.known: dict[_Key, int | None] = {}
         self._alive: dict[_Key, tuple[weakref.ref[Any], ...]] = {}
 
-    def of(self, callee: Any) -> Api | None:
-        """What is known of it; None where it is not the library's."""
+    def of(self, callee: Any) -> int | None:
+        """The number of its name, from 1; None where it is not the library's, or must be left alone."""
         kind = type(callee)
         key: _Key
-        if issubclass(kind, partial):
-            return self.of(partial.func.__get__(callee))
         if kind is MethodType:
             key = (id(callee.__func__), id(type(callee.__self__)))
+        elif kind is FunctionType:
+            key = id(callee)
+        elif issubclass(kind, partial):
+            return self.of(partial.func.__get__(callee))
         elif kind is BuiltinFunctionType:
             owner = callee.__self__
             plain = owner is None or type(owner) is ModuleType
             key = id(callee) if plain else (id(type(owner)), callee.__name__)
-        elif id(callee) in self._known or kind is FunctionType or issubclass(kind, type):
+        elif id(callee) in self.known or issubclass(kind, type):
             key = id(callee)
         else:
             key = (id(kind), "__call__")
         try:
-            return self._known[key]
+            return self.known[key]
         except KeyError:
             return self._ask(callee, key)
 
-    def _ask(self, callee: Any, key: _Key) -> Api | None:
+    def _ask(self, callee: Any, key: _Key) -> int | None:
         api = None
-        if self.owner.owns(callee):
-            api = Api(self._store.word("api", self._names.of(callee)), is_native(callee))
+        if self.owner.owns(callee) and not _looks_at_frames(callee):
+            api = self._store.word("api", self._names.of(callee))
         if self._names.is_public(callee):  # it lives as long as we do
-            self._known[id(callee)] = api
+            self.known[id(callee)] = api
         else:
             self._keep(key, api, _lasting(callee))
         return api
 
-    def _keep(self, key: _Key, api: Api | None, things: tuple[Any, ...]) -> None:
+    def _keep(self, key: _Key, api: int | None, things: tuple[Any, ...]) -> None:
         try:
             self._alive[key] = tuple(weakref.ref(one, partial(self._forget, key)) for one in things)
         except TypeError:  # something that cannot be watched is asked about again
             return
-        self._known[key] = api
+        self.known[key] = api
 
     def _forget(self, key: _Key, gone: weakref.ref[Any]) -> None:
-        self._known.pop(key, None)
+        self.known.pop(key, None)
         self._alive.pop(key, None)
+
+
+def _looks_at_frames(callee: Any) -> bool:
+    """Whether a function looks at its caller's frame, and so perhaps at its variables, as ``numpy.bmat``
+    does: then nothing may stand in between."""
+    function = callee.__func__ if type(callee) is MethodType else callee
+    while type(function) is FunctionType:
+        if _FRAMES.intersection(function.__code__.co_names):
+            return True
+        function = function.__dict__.get("__wrapped__")
+    return False
 
 
 def _lasting(callee: Any) -> tuple[Any, ...]:

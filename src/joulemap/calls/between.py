@@ -1,36 +1,17 @@
 """The function that stands between a site and the library, and takes care not to be noticed.
 
-It leaves no frame in a traceback. A library that looks at who called it finds the program's module. Warnings
-point to the program's line: a library's own go past our file, whose name has the words that Python's
-warnings and logs pass over; those from C point to where the nearest Python frame says it is, so that one says
-it is at the program's line.
+It leaves no frame in a traceback. A library that looks at who called it, for a warning, a log or a name,
+finds the program's file, line, function and module.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, WrapperDescriptorType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from joulemap.calls.store import RAISED, RETURNED
-
-_PASSED_OVER = "<joulemap: importlib _bootstrap>"
-
-_SOURCE = f"""
-def make(site, begin, end, forget):
-    def call(callee, api, /, *args, **kwargs):
-        opened = begin(site, api, callee, args, kwargs)
-        try:
-            result = callee(*args, **kwargs)
-        except BaseException as error:
-            end(opened, {RAISED})
-            forget(error)
-            raise
-        end(opened, {RETURNED})
-        return result
-    return call
-"""
 
 
 def _forget(error: BaseException) -> None:
@@ -50,40 +31,33 @@ def _forget_in_3_10(error: BaseException) -> None:
     ctypes.pythonapi.PyErr_SetExcInfo(*map(ctypes.py_object, parts))
 
 
-_made: dict[str, Any] = {}
-exec(compile(_SOURCE, _PASSED_OVER, "exec"), _made)  # noqa: S102 - the one way to choose the name of its file
-_CALL = next(one for one in _made["make"].__code__.co_consts if isinstance(one, CodeType))
 _forget_frame = _forget if sys.version_info >= (3, 11) else _forget_in_3_10
 
 
-class Between:
-    """What is called at one site instead of the library: for Python's functions, and for those of C."""
+def between(
+    site: int, caller: FrameType, begin: Callable[..., Any], end: Callable[[Any, int], None]
+) -> Callable[..., Any]:
+    """What is called at one site instead of the library: it seems to be the program's function there."""
+    forget, raised, returned = _forget_frame, RAISED, RETURNED  # nothing of ours is among its globals
 
-    def __init__(
-        self, site: int, caller: FrameType, begin: Callable[..., Any], end: Callable[..., None]
-    ) -> None:
-        call: FunctionType = _made["make"](site, begin, end, _forget_frame)
-        here = call.__code__
-        there = here.replace(
-            co_filename=caller.f_code.co_filename,
-            co_name=caller.f_code.co_name,
-            co_firstlineno=caller.f_lineno,
-            co_linetable=_one_line(here),
-        )
-        self.python = _with(call, here, caller)
-        self.native = _with(call, there, caller)
+    def call(callee: Any, api: int, /, *args: Any, **kwargs: Any) -> Any:
+        opened = begin(site, api, callee, args, kwargs)
+        try:
+            result = callee(*args, **kwargs)
+        except BaseException as error:
+            end(opened, raised)
+            forget(error)
+            raise
+        end(opened, returned)
+        return result
 
-
-def _with(call: FunctionType, code: CodeType, caller: FrameType) -> FunctionType:
+    code = call.__code__.replace(
+        co_filename=caller.f_code.co_filename,
+        co_name=caller.f_code.co_name,
+        co_firstlineno=caller.f_lineno,
+        co_linetable=_one_line(call.__code__),
+    )
     return FunctionType(code, caller.f_globals, code.co_name, None, call.__closure__)
-
-
-def is_native(callee: Any) -> bool:
-    """Whether no Python frame is between us and what C code may warn about."""
-    kind = type(callee)
-    if kind is FunctionType or kind is MethodType or issubclass(kind, type):
-        return False
-    return kind is BuiltinFunctionType or type(kind.__call__) is WrapperDescriptorType
 
 
 def _one_line(code: CodeType) -> bytes:
@@ -100,11 +74,11 @@ _unseen: set[CodeType] = set()
 
 def unseen_by_compilers(*functions: Any) -> None:
     """Keep ``torch.compile``, which looks at every Python frame below a compiled function, from looking at
-    these and at what stands between; what they call is still looked at."""
+    these; what they call is still looked at."""
     frames = getattr(sys.modules.get("torch._C"), "_dynamo", None)
     if frames is None:
         return
-    codes = [function.__code__ for function in functions] + [_CALL, _forget_frame.__code__]
+    codes = [function.__code__ for function in (*functions, _forget_frame)]
     for code in codes:
         if code not in _unseen:
             _unseen.add(code)

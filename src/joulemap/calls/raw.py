@@ -17,11 +17,11 @@ from joulemap.labels import Labels
 
 _SLOT = np.dtype(
     [
-        *((name, "<i8") for name in ("parent", "thread", "start_ns", "end_ns")),
-        *((name, "<i8") for name in ("argument_bytes", "object_bytes")),
+        *((name, "<i8") for name in ("parent", "thread", "start_ns", "argument_bytes", "object_bytes")),
         *((name, "<i4") for name in ("site", "api", "shapes")),
         ("outcome", "<u2"),
         ("unused", "<u2"),
+        ("end_ns", "<i8"),
     ]
 )
 _SITE = ("site", "file", "line", "column", "end_line", "end_column", "text", "function")

@@ -56,7 +56,8 @@ def make_sites(tree: ast.Module, found: Found, first: int) -> None:
             _start_at_method(call)
         hook = ast.copy_location(ast.Name(HOOK, ast.Load()), call.func)
         constant = ast.copy_location(ast.Constant(number), call.func)
-        call.func = ast.copy_location(ast.Call(hook, [constant, call.func], []), call.func)
+        # The hook is called in the line that the call itself is in.
+        call.func = ast.copy_location(ast.Call(hook, [constant, call.func], []), call)
 
 
 def _is_method_over_lines(call: ast.Call) -> bool:

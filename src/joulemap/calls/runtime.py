@@ -22,17 +22,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from joulemap.calls.apis import Apis
-from joulemap.calls.between import Between, unseen_by_compilers
+from joulemap.calls.between import between, unseen_by_compilers
 from joulemap.calls.owner import Known
 from joulemap.calls.places import Places
-from joulemap.calls.sizes import Sizes, spelled
+from joulemap.calls.sizes import PLAIN, UNKNOWN, Sizes, spelled
 from joulemap.calls.store import (
-    END,
-    END_AT,
+    ENDED,
+    ENDED_AT,
     MOST_WORDS,
     OPEN,
-    OUTCOME,
-    OUTCOME_AT,
+    PAGE_BITS,
     PAGE_SLOTS,
     SLOT,
     Full,
@@ -41,9 +40,10 @@ from joulemap.calls.store import (
 from joulemap.calls.tracing import tracers
 
 NO_CALL = -1
+_loaded = sys.modules
 NoneType = type(None)
-_put, _put_end, _put_outcome = SLOT.pack_into, END.pack_into, OUTCOME.pack_into
-_SLOT_BYTES = SLOT.size
+_put, _put_end = SLOT.pack_into, ENDED.pack_into
+_SLOT_BYTES, _LAST_SLOT = SLOT.size, PAGE_SLOTS - 1
 
 
 class Isolation(Protocol):
@@ -105,11 +105,13 @@ class CallMeter:
         self.places = Places()
         self._store = Store(folder)
         self._apis = Apis(tuple(libraries), self._store)
+        self._functions = self._apis.known
         self._sizes = Sizes()
         self._shapes: dict[tuple[Any, ...], int] = {(): 0}
-        self._between: dict[int, Between] = {}
+        self._between: dict[int, Callable[..., Any]] = {}
         self._offset_ns, self._warn = offset_ns, warn
         self._numbers = itertools.count()
+        self._page: tuple[int, Any] = (-1, None)
         self._tracers: list[Callable[[], bool]] = []
         self._modules = 0
         self._over = False
@@ -136,53 +138,58 @@ class CallMeter:
     def between(self, number: int | Spot, callee: Any) -> Any:
         """Something that measures the call, or the callee where that is not wanted here."""
         try:
-            api = self._apis.of(callee)
+            api = self._functions.get(id(callee)) or self._apis.of(callee)
             if api is None:
                 return callee
-            if len(sys.modules) != self._modules:
+            if len(_loaded) != self._modules:
                 self._look_for_tracers()
             for is_tracing in self._tracers:
                 if is_tracing():
                     return callee
-            if not isinstance(number, int):
-                number = self.places.number_of(number)
-            place = self._between.get(number) or self._new_place(number)
-            return partial(place.native if api.native else place.python, callee, api.name)
+            known = self.places.number_of(number) if isinstance(number, tuple) else number
+            place = self._between.get(known) or self._new_place(known)
+            return partial(place, callee, api)
         except Exception as error:  # noqa: BLE001 - the program goes on without us
             self._complain(error)
             return callee
 
     def _look_for_tracers(self) -> None:
-        self._modules = len(sys.modules)
+        self._modules = len(_loaded)
         self._tracers = tracers()
         unseen_by_compilers(site, CallMeter.between, CallMeter._begin, CallMeter._end)
 
-    def _new_place(self, number: int) -> Between:
+    def _new_place(self, number: int) -> Callable[..., Any]:
         """The site is written down when it is first seen to call the library."""
         caller = sys._getframe(3)
         if caller.f_globals.get("__name__") == "joulemap.calls.patched" and caller.f_back is not None:
             caller = caller.f_back
         self._store.put("site", [number, *self.places.describe(number, caller.f_code)])
-        place = self._between[number] = Between(number, caller, self._begin, self._end)
+        place = self._between[number] = between(number, caller, self._begin, self._end)
+        unseen_by_compilers(place)
         return place
 
     def _begin(self, number: int, api: int, callee: Any, args: Any, kwargs: Any) -> _Open | None:
         """Put the call down as open. None where that fails: then there is nothing to end."""
-        if self._over:
-            return None
         try:
             parent = _inside.get()
-            argument_bytes, shapes = self._measure_arguments(args, kwargs) if args or kwargs else (0, 0)
-            object_bytes = 0 if type(callee) is FunctionType else self._measure_object(callee)
+            size = shapes = own_size = 0
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                if type(value) not in PLAIN:
+                    size, shapes = self._measure_arguments(args, kwargs)
+                    break
+            if type(callee) is not FunctionType:
+                own_size = self._measure_object(callee)
             if isolation is not None and parent == NO_CALL:
                 isolation.before(number)
             call = next(self._numbers)
-            page = self._store.page(call // PAGE_SLOTS)
-            at = call % PAGE_SLOTS * _SLOT_BYTES
+            number_of_page, page = self._page
+            if number_of_page != call >> PAGE_BITS:
+                page = self._store.page(call >> PAGE_BITS)
+                self._page = call >> PAGE_BITS, page
+            at = (call & _LAST_SLOT) * _SLOT_BYTES
             token = _inside.set(call)
-            sizes = argument_bytes, object_bytes
-            thread, start_ns = get_ident(), self._offset_ns + monotonic_ns()
-            _put(page, at, parent, thread, start_ns, 0, *sizes, number, api, shapes, OPEN, 0)
+            now_ns = self._offset_ns + monotonic_ns()
+            _put(page, at, parent, get_ident(), now_ns, size, own_size, number, api, shapes, OPEN, 0, 0)
         except Exception as error:  # noqa: BLE001 - the call is made, recorded or not
             self._complain(error)
             return None
@@ -196,7 +203,9 @@ class CallMeter:
         """Of a method's object; a function has none."""
         kind = type(callee)
         owner = callee.__self__ if kind is MethodType or kind is BuiltinFunctionType else None
-        return 0 if owner is None or type(owner) is ModuleType else self._sizes.of_object(owner)
+        if owner is None or type(owner) is ModuleType:
+            return 0
+        return UNKNOWN if self._sizes.arrays.get(type(owner)) is False else self._sizes.of_object(owner)
 
     def _shape_number(self, seen: tuple[Any, ...]) -> int:
         try:
@@ -205,7 +214,9 @@ class CallMeter:
             return self._store.word("shapes", spelled(seen))
         if number is None:
             number = self._store.word("shapes", spelled(seen))
-            if len(self._shapes) < MOST_WORDS:
+            # A type that the program made is not to live longer for it.
+            lasts = all(getattr(dtype, "isbuiltin", 1) == 1 for _, dtype in seen)
+            if lasts and len(self._shapes) < MOST_WORDS:
                 self._shapes[seen] = number
         return number
 
@@ -220,8 +231,7 @@ class CallMeter:
         try:
             if fence is not None:
                 fence()
-            _put_end(page, at + END_AT, self._offset_ns + monotonic_ns())
-            _put_outcome(page, at + OUTCOME_AT, outcome)
+            _put_end(page, at + ENDED_AT, outcome, 0, self._offset_ns + monotonic_ns())
             if isolation is not None and parent == NO_CALL:
                 isolation.after(number)
                 self._store.put("gate", [call, *isolation.gate()])

@@ -13,7 +13,9 @@ UNKNOWN = -1
 FAR = 256
 """Elements of a container that are looked at."""
 
-_PLAIN = frozenset((int, float, bool, str, bytes, type(None), complex, range, slice))
+PLAIN = frozenset((int, float, bool, str, bytes, type(None), complex, range, slice))
+"""What is no array, and has none in it."""
+
 _CONTAINERS = frozenset((list, tuple, dict))
 
 
@@ -21,14 +23,14 @@ class Sizes:
     """Remembers which types are arrays, so that a number costs next to nothing."""
 
     def __init__(self) -> None:
-        self._arrays: dict[type, bool] = {}
+        self.arrays: dict[type, bool] = {}
 
     def of(self, values: Iterable[Any]) -> tuple[int, tuple[Any, ...]]:
         """Bytes of all arrays among some values, -1 where that is not known; and what says their shapes."""
         total, seen = 0, ()
         for value in values:
             kind = type(value)
-            if kind in _PLAIN:
+            if kind in PLAIN:
                 continue
             found = self._container(value) if kind in _CONTAINERS else self._one(value, kind)
             if found is not None:
@@ -45,7 +47,7 @@ class Sizes:
         inside = list(values.values() if type(values) is dict else values)[:FAR]
         total, seen = 0, ()
         for value in inside:
-            found = None if type(value) in _PLAIN else self._one(value, type(value))
+            found = None if type(value) in PLAIN else self._one(value, type(value))
             if found is not None:
                 total = UNKNOWN if UNKNOWN in (found[0], total) else total + found[0]
                 seen += found[1]
@@ -53,11 +55,11 @@ class Sizes:
 
     def _one(self, value: Any, kind: type) -> tuple[int, tuple[Any, ...]] | None:
         """An array's bytes, shape and type; None for anything else."""
-        if self._arrays.get(kind) is False:
+        if self.arrays.get(kind) is False:
             return None
         try:
-            if kind not in self._arrays:
-                self._arrays[kind] = hasattr(kind, "shape") and hasattr(kind, "dtype")
+            if kind not in self.arrays:
+                self.arrays[kind] = hasattr(kind, "shape") and hasattr(kind, "dtype")
                 return self._one(value, kind)
             shape, dtype = value.shape, value.dtype
             return _bytes(value, shape, dtype), ((shape, dtype),)

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 SLOTS, WORDS = "calls.bin", "calls.jsonl"
-SLOT = struct.Struct("<qqqqqqiiiHH")
-"""parent, thread, start_ns, end_ns, argument_bytes, object_bytes, site, api, shapes, outcome, unused."""
-END = struct.Struct("<q")
-OUTCOME = struct.Struct("<H")
-END_AT, OUTCOME_AT = 24, 60
+SLOT = struct.Struct("<qqqqqiiiHHq")
+"""parent, thread, start_ns, argument_bytes, object_bytes, site, api, shapes, outcome, unused, end_ns."""
+ENDED = struct.Struct("<HHq")
+ENDED_AT = SLOT.size - ENDED.size
 OPEN, RETURNED, RAISED = 0, 1, 2
 
-PAGE_SLOTS = 1 << 14
-_PAGE_BITS = 14
+PAGE_BITS = 14
+PAGE_SLOTS = 1 << PAGE_BITS
 _PAGE_BYTES = PAGE_SLOTS * SLOT.size
 MOST_CALLS = 1 << 24
 """A gigabyte of them; then no more are kept, and the recording says so."""
