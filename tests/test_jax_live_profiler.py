@@ -128,3 +128,17 @@ def test_a_damaged_session_is_left_out(tmp_path: Path) -> None:
     read = read_raw(tmp_path)
     assert len(read.events)
     assert any("Left out" in note for note in read.notes)
+
+
+def test_a_profile_of_the_program_can_be_imported(tmp_path: Path) -> None:
+    from joulemap.frameworks.files import read_files
+
+    product(X).block_until_ready()
+    with jax.profiler.trace(str(tmp_path)):
+        for number in range(2):
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                product(X).block_until_ready()
+    imported = read_files([tmp_path])
+    assert imported.framework == "jax"
+    assert len(imported.steps) == 2
+    assert any(name.startswith("product/") for name in imported.events.name)

@@ -258,7 +258,7 @@ class TestJaxOnTheH200:
         assert imported.framework == "jax"
         kernels = events.take(events.kind.codes == events.kind.code("kernel"))
         assert set(kernels.device) == {"GPU:0"}
-        assert len(kernels) == 1290
+        assert len(kernels) > 1290  # fusions of several layers are split
         named = [not name.startswith("(unnamed)") for name in kernels.name]
         long = kernels.end_ns - kernels.start_ns
         assert long[named].sum() > 0.97 * long.sum()
@@ -271,12 +271,13 @@ class TestJaxOnTheH200:
         assert len(edges) > 50
         assert all(source != target for source, target in edges)
 
-    def test_kernels_of_command_buffers_are_kept_without_names(self):
+    def test_kernels_of_command_buffers_find_their_names_again(self):
         imported = read_trace([H200 / "jax-commandbuffer.xplane.pb"])
         kernels = [
             n for n, kind in zip(imported.events.name, imported.events.kind, strict=True) if kind == "kernel"
         ]
-        assert len(kernels) == 1260
+        assert len(kernels) > 1260
+        assert {f"layer_{i}" for i in range(6)} <= {name.split("/")[0] for name in kernels}
         assert any("CUDA graphs" in note for note in imported.notes)
 
     def test_streams_are_lanes(self):

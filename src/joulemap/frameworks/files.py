@@ -14,6 +14,8 @@ import numpy as np
 from joulemap.errors import InputError
 from joulemap.frameworks.chrome import ChromeTrace, Event, arguments
 from joulemap.frameworks.imported import ImportedTrace, describe
+from joulemap.frameworks.jax.profiles import is_of_jax
+from joulemap.frameworks.jax.profiles import read_profiles as jax_profiles
 from joulemap.frameworks.kineto import KinetoTrace, trace_of
 from joulemap.frameworks.tensorflow import metadata
 from joulemap.frameworks.tensorflow.graphs import Graphs, read_graphs
@@ -21,7 +23,7 @@ from joulemap.frameworks.tensorflow.profiles import TENSORFLOW, read_profiles
 from joulemap.frameworks.tensorflow.raw import GRAPHS, PROFILES
 from joulemap.frameworks.tensorflow.timeline import COMPUTE, TimelineFiles
 from joulemap.frameworks.torch_chrome import CATEGORIES, TorchEvents
-from joulemap.frameworks.xplane.space import is_space
+from joulemap.frameworks.xplane.space import is_space, read_space
 from joulemap.program import Program
 from joulemap.traces import EventTrace, Steps
 from joulemap.units import NS_PER_S
@@ -81,6 +83,8 @@ def _files(path: Path) -> list[Path]:
 def _read_profiles(
     files: Sequence[Path], graphs: Graphs, progress: Callable[[float], None] | None
 ) -> ImportedTrace:
+    if is_of_jax(read_space(files[0])):
+        return jax_profiles(files, progress, leave_out_damaged=False)
     imported = read_profiles(files, graphs, progress)
     if graphs or imported.framework != TENSORFLOW:
         return imported

@@ -15,16 +15,18 @@ from joulemap.frameworks.jax.host import host_events
 from joulemap.frameworks.jax.kernels import Kernels, kernel_events
 from joulemap.frameworks.jax.naming import Naming
 from joulemap.frameworks.wire import Torn
+from joulemap.frameworks.xplane.events import Events
 from joulemap.frameworks.xplane.hlo import Modules
 from joulemap.frameworks.xplane.space import GPU, HOST, METADATA, Space, damaged, read_space
 from joulemap.program import Program
-from joulemap.traces import KINDS, EventTrace, Steps
+from joulemap.traces import KINDS, EventTrace, Int64, Steps
 
 JAX = "jax"
 WHOLE_FUSIONS = "JOULEMAP_WHOLE_FUSIONS"
 """An environment variable: set, and fusions are not split."""
 
 _WORK = ("op", "kernel")
+_STEP = "step_num"
 
 
 @dataclass(eq=False)
@@ -34,6 +36,7 @@ class _Read:
     modules: Modules = field(default_factory=Modules)
     events: list[EventTrace] = field(default_factory=list)
     edges: dict[tuple[str, str], None] = field(default_factory=dict)
+    steps: list[Int64] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     of_graphs: int = 0
     unrestored: int = 0
@@ -49,34 +52,44 @@ def read_profiles(
     progress: Callable[[float], None] | None = None,
     *,
     whole_fusions: bool | None = None,
+    leave_out_damaged: bool = True,
 ) -> ImportedTrace:
-    """Read the files, each a session of the profiler; a damaged one is left out with a note.
+    """Read the files, each a session of the profiler, with the steps that the program marked in them.
 
-    Steps are for others to know, so there are none.
+    A damaged file is an ``InputError``, or is left out with a note.
     """
     read = _Read()
     whole = bool(os.environ.get(WHOLE_FUSIONS)) if whole_fusions is None else whole_fusions
     for number, path in enumerate(paths):
-        try:
-            _add(read, read_space(path), str(number), whole)
-        except Torn as error:
-            read.notes.append(f"Left out: {damaged(path, error).message}")
-        except InputError as error:
-            read.notes.append(f"Left out: {error.message}")
+        problem = _problem_of_adding(read, path, str(number), whole)
+        if problem is not None and not leave_out_damaged:
+            raise problem
+        read.notes += [] if problem is None else [f"Left out: {problem.message}"]
         if progress is not None:
             progress((number + 1) / len(paths))
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name=(), device=(), start_ns=none, end_ns=none, lane=())
     events = EventTrace.joined(read.events or [empty])
     program = Program.of(_operations(events), read.edges)
-    steps = Steps.from_columns(start_ns=none, end_ns=none)
-    return ImportedTrace(events, steps, program, JAX, [*read.notes, *_of_graphs(read)])
+    return ImportedTrace(events, _steps(read.steps), program, JAX, [*read.notes, *_of_graphs(read)])
+
+
+def _problem_of_adding(read: _Read, path: Path, session: str, whole: bool) -> InputError | None:
+    """Add a file to what has been read; says what is wrong with it instead where it is damaged."""
+    try:
+        _add(read, read_space(path), session, whole)
+    except Torn as error:
+        return damaged(path, error)
+    except InputError as error:
+        return error
+    return None
 
 
 def _add(read: _Read, space: Space, session: str, whole: bool) -> None:
     naming = Naming(read.modules.of(space), whole)
     if HOST in space.events:
         read.events.append(host_events(space.events[HOST], session, naming))
+        read.steps.append(_marked(space.events[HOST]))
     for kernels in _kernels(space, session, naming):
         read.events.append(kernels.events)
         read.of_graphs += kernels.of_graphs
@@ -88,6 +101,20 @@ def _kernels(space: Space, session: str, naming: Naming) -> Iterator[Kernels]:
     for plane, events in space.events.items():
         if plane.startswith(GPU):
             yield kernel_events(events, f"GPU:{plane.removeprefix(GPU)}", session, naming)
+
+
+def _marked(events: Events) -> Int64:
+    """Start and end of ranges that have a step's number."""
+    marked = np.flatnonzero(events.has(_STEP) & (events.end_ns > events.start_ns))
+    return np.column_stack((events.start_ns[marked], events.end_ns[marked]))
+
+
+def _steps(marked: Sequence[Int64]) -> Steps:
+    """One after the other; where two overlap, the earlier one ends."""
+    steps = np.concatenate([np.zeros((0, 2), np.int64), *marked])
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    ends = np.minimum(steps[:, 1], np.append(steps[1:, 0], steps[-1:, 1]))
+    return Steps.from_columns(start_ns=steps[:, 0], end_ns=ends)
 
 
 def _operations(events: EventTrace) -> dict[str, str]:
