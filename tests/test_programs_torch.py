@@ -31,7 +31,7 @@ CASES = [
     Case("accumulation.py", ("train", "train 2"), ("0", "optimizer/SGD", "optimizer/LBFGS")),
     Case("amp.py", ("train", "inference"), ("0", "1", "optimizer/AdamW")),
     Case("cnn.py", ("train", "inference"), ("0", "4", "loss/CrossEntropyLoss", "optimizer/Adam")),
-    Case("compiled.py", ("train",), ("compiled region 1",)),
+    Case("compiled.py", ("train",), ("0", "2", "compiled region 1")),
     Case("exits.py", ("train",), ("(model)",), code=3),
     Case("functional_calls.py", ("inference",), ("Sequential/0",)),
     Case("gan.py", ("train", "train 2", "inference"), ("Sequential/0", "Sequential (2)/3")),

@@ -187,7 +187,7 @@ def test_what_is_kept_beside_generated_code_may_be_damaged(tmp_path: Path, cache
 def test_a_failure_of_ours_leaves_regions_as_they_are(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "_extern_call", lambda *_: 1 / 0)
+    monkeypatch.setattr(provenance, "_said", lambda *_: 1 / 0)
     adapter, model = TorchAdapter(tmp_path / "raw"), torch.compile(Net())
     for module in adapter.watches:
         adapter.attach(module, Heard())
