@@ -181,6 +181,19 @@ def test_plain_functions_name_what_is_in_no_scope(tmp_path: Path) -> None:
     assert {"forward", "backward"} <= {phase for _, phase in found["step/attention"]}
 
 
+def test_copies_in_a_loop_are_the_loops(tmp_path: Path) -> None:
+    @jax.jit
+    def step(key: Any) -> Any:
+        with jax.named_scope("noise"):
+            return jax.lax.fori_loop(
+                0, 4, lambda _, x: jnp.sort(x, axis=0) @ x, jax.random.normal(key, (64, 64))
+            )
+
+    trace = traced(tmp_path, lambda: step(jax.random.key(0)))
+    assert named_share(trace.events) > 0.97
+    assert "noise" in layers(trace)
+
+
 def test_loops_branches_and_recomputing(tmp_path: Path) -> None:
     weights = jnp.stack([jnp.eye(32)] * 4)
 

@@ -93,7 +93,20 @@ class Naming:
                 return parts
         source = module.source(name)
         named = _named(module, source) if source is not None else None
-        return (Part(named or _unnamed(instruction), 1.0),)
+        return (Part(named or _in_loop(module, instruction) or _unnamed(instruction), 1.0),)
+
+
+def _in_loop(module: Module, instruction: Instruction) -> Named | None:
+    """What XLA made up inside a loop or a branch is part of it; None for what is in none that has a name."""
+    caller = module.caller(instruction)
+    while caller is not None:
+        around = _named(module, caller)
+        if around is not None:
+            return Named(
+                SEPARATOR.join((around.layer[0], instruction.opcode)), instruction.opcode, around.phase
+            )
+        caller = module.caller(caller)
+    return None
 
 
 def _unnamed(instruction: Instruction) -> Named:

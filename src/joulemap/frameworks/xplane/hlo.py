@@ -95,6 +95,20 @@ class Module:
         """What an instruction runs: a fusion's inside, a loop's body and its condition."""
         return [self._computations[one] for one in instruction.called if one in self._computations]
 
+    @cached_property
+    def _callers(self) -> dict[str, Instruction]:
+        """For each instruction that is not the program's own, the one that runs the computation it is in."""
+        return {
+            inner.name: caller
+            for caller in self._instructions.values()
+            for computation in self.called(caller)
+            for inner in computation.instructions
+        }
+
+    def caller(self, instruction: Instruction) -> Instruction | None:
+        """The loop, branch or call that an instruction is in; None for the program's own."""
+        return self._callers.get(instruction.name)
+
     def calls(self, instruction: Instruction) -> tuple[Call, ...]:
         """The Python functions that were running where an instruction was made, the innermost first."""
         return self._stacks.calls(instruction.stack)
