@@ -138,6 +138,21 @@ def test_however_it_is_compiled(tmp_path: Path, cache: Path, way: Callable[[], A
     assert not any("compiled region" in layer for layer in seen if ("mm", "forward") in seen[layer])
 
 
+def test_nothing_is_told_of_code_with_branches(tmp_path: Path, cache: Path) -> None:
+    model, flag = Net(), torch.tensor(True)
+
+    def branches(x: Any) -> Any:
+        return model.head(torch.cond(flag, lambda y: model.blocks[0](y), lambda y: y.mm(y), (x,)))
+
+    with torch.no_grad(), attached(tmp_path) as (adapter, _):
+        called = torch.compile(branches)
+        called(torch.ones(4, 4))
+        with session(adapter, tmp_path):
+            called(torch.ones(4, 4))
+    seen = layers(tmp_path)
+    assert {layer.partition(" ")[0] for layer in seen if ("mm", "forward") in seen[layer]} == {"compiled"}
+
+
 def test_models_that_a_function_calls_are_told_apart(tmp_path: Path, cache: Path) -> None:
     first, second, block = Net(), Net(), Block()
     seen = found(tmp_path / "raw", torch.compile(lambda x: second(block(x)) + first(x), dynamic=True))

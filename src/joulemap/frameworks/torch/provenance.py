@@ -48,6 +48,7 @@ class Provenance:
         self._watch, self._folder, self._in_module = watch, folder, in_module
         self._functions: dict[str, _Function] = {}
         self._being_made: weakref.WeakKeyDictionary[Any, list[MadeCall]] = weakref.WeakKeyDictionary()
+        self._branching: weakref.WeakSet[Any] = weakref.WeakSet()
         self._made: dict[str, list[MadeCall]] = {}
         self._graphs: dict[str, None] = {}
         self._written = 0
@@ -96,15 +97,22 @@ class Provenance:
         self._functions[_compile_id()] = _Function(origins, self._in_module())
 
     def _kernel_is_made(self, nodes: Any, kernel: str, is_extern: bool = False) -> None:
-        """A call of a kernel comes next in the generated code; ``nodes`` is what it does."""
+        """A call of a kernel comes next in the generated code; ``nodes`` is what it does. What code with
+        branches will run is not known: nothing is told of it."""
+        from torch._inductor.graph import SubgraphLowering
         from torch._inductor.virtualized import V
 
+        graph = V.graph
+        while isinstance(graph, SubgraphLowering):
+            graph = graph.parent
+            self._branching.add(graph)
         call = _extern_call(nodes, kernel) if is_extern else _fused_call(nodes, kernel)
-        self._being_made.setdefault(V.graph, []).append(call)
+        self._being_made.setdefault(graph, []).append(call)
 
     def _graph_is_made(self, _: Any, __: Any, graph: Any, *___: Any, **____: Any) -> None:
         """All code of a graph is generated."""
-        self._made[graph.cache_key] = self._being_made.pop(graph, [])
+        calls = self._being_made.pop(graph, [])
+        self._made[graph.cache_key] = [] if graph in self._branching else calls
 
     def _graph_is_ready(self, compiled: Any, *_: Any, **__: Any) -> None:
         """A graph was made, or found in a cache."""
