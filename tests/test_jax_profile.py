@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from joulemap.frameworks.imported import ImportedTrace, named_share
+from joulemap.frameworks.jax.host import host_events
 from joulemap.frameworks.jax.kernels import kernel_events
 from joulemap.frameworks.jax.naming import Naming
 from joulemap.frameworks.jax.profiles import read_profiles
+from joulemap.frameworks.xplane.events import Events, Line, Stats
 from joulemap.frameworks.xplane.hlo import Modules
+from joulemap.frameworks.xplane.plane import Described
 from joulemap.frameworks.xplane.space import GPU, read_space
 from joulemap.traces import EventTrace
 
@@ -28,6 +32,24 @@ def kernel_ms(trace: ImportedTrace) -> dict[tuple[str, str], float]:
         key = "/".join(name.split("/")[:2]), phase
         found[key] = found.get(key, 0.0) + (end_ns - start_ns) / 1e6
     return found
+
+
+def test_a_session_in_which_nothing_lasted_is_empty() -> None:
+    """A slice of time may see that a task is handed over to a pool, and nothing of it."""
+    names = {1: "ThreadpoolListener::Record", 2: "CommonPjRtBuffer::Await"}
+    described = [Described(number, name) for number, name in names.items()]
+    plane = SimpleNamespace(described=[*described, Described()], stat_keys={}, stats={})
+    none, two = np.zeros(0, np.int64), np.array([5, 9])
+    events = Events(
+        plane=plane,  # type: ignore[arg-type]
+        lines=(Line(1, "python"),),
+        line=np.zeros(2, np.int32),
+        described=np.array([0, 1], np.int32),
+        start_ns=two,
+        end_ns=two + np.array([0, 4]),
+        stats=Stats(none, none, none, none, none),
+    )
+    assert len(host_events(events, "0", Naming({}))) == 0
 
 
 @pytest.mark.external

@@ -115,6 +115,8 @@ def _owners(
 ) -> Int64:
     """The instruction that each task works for. What the executor hands over is the next instructions, no
     instruction's work."""
+    if not len(role):  # a session that saw tasks handed over, and nothing else
+        return np.zeros(0, np.int64)
     is_task, executor = role == _Role.TASK, role == _Role.EXECUTOR
     around = pool.innermost(spans, forest, events.line[records], events.start_ns[records])
     source = pool.nearest(forest, is_task | executor | (role == _Role.INSTRUCTION))
