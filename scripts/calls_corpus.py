@@ -111,7 +111,14 @@ def _child(options: argparse.Namespace) -> None:
     kinds: dict[str, type[_Watch]] = {"plain": _Watch, "oracle": _Oracle, "sites": _Sites}
     watch = kinds[options.child](folder, options.library)
     sys.path.insert(0, str(corpus))
-    arguments = ["-q", "--assert=plain", "-c", os.devnull, f"--rootdir={corpus}"]
+    arguments = [
+        "-q",
+        "--assert=plain",
+        "--continue-on-collection-errors",
+        "-c",
+        os.devnull,
+        f"--rootdir={corpus}",
+    ]
     plugins = ["no:randomly", "no:cacheprovider", "no:xdist", "no:cov", "no:warnings", "no:faulthandler"]
     watch.start()
     pytest.main([*arguments, *(f"-p{one}" for one in plugins), str(corpus)], plugins=[outcomes])

@@ -69,7 +69,7 @@ def _one_line(code: CodeType) -> bytes:
     return b"".join(bytes((0x80 | 13 << 3 | length - 1, 0)) for length in lengths)
 
 
-_unseen: set[CodeType] = set()
+_unseen: dict[int, CodeType] = {}  # by identity: two sites of one line have equal code
 
 
 def unseen_by_compilers(*functions: Any) -> None:
@@ -80,8 +80,8 @@ def unseen_by_compilers(*functions: Any) -> None:
         return
     codes = [function.__code__ for function in (*functions, _forget_frame)]
     for code in codes:
-        if code not in _unseen:
-            _unseen.add(code)
+        if id(code) not in _unseen:
+            _unseen[id(code)] = code
             _skip(frames.eval_frame, code)
 
 

@@ -138,7 +138,12 @@ class CallMeter:
     def between(self, number: int | Spot, callee: Any) -> Any:
         """Something that measures the call, or the callee where that is not wanted here."""
         try:
-            api = self._functions.get(id(callee)) or self._apis.of(callee)
+            if type(callee) is MethodType:
+                api = self._functions.get((id(callee.__func__), id(type(callee.__self__))))
+            else:
+                api = self._functions.get(id(callee))
+            if api is None:
+                api = self._apis.of(callee)
             if api is None:
                 return callee
             if len(_loaded) != self._modules:
@@ -156,7 +161,9 @@ class CallMeter:
     def _look_for_tracers(self) -> None:
         self._modules = len(_loaded)
         self._tracers = tracers()
-        unseen_by_compilers(site, CallMeter.between, CallMeter._begin, CallMeter._end)
+        unseen_by_compilers(
+            site, CallMeter.between, CallMeter._begin, CallMeter._end, *self._between.values()
+        )
 
     def _new_place(self, number: int) -> Callable[..., Any]:
         """The site is written down when it is first seen to call the library."""
@@ -177,7 +184,9 @@ class CallMeter:
                 if type(value) not in PLAIN:
                     size, shapes = self._measure_arguments(args, kwargs)
                     break
-            if type(callee) is not FunctionType:
+            if type(callee) is MethodType and self._sizes.arrays.get(type(callee.__self__)) is False:
+                own_size = UNKNOWN
+            elif type(callee) is not FunctionType:
                 own_size = self._measure_object(callee)
             if isolation is not None and parent == NO_CALL:
                 isolation.before(number)
@@ -205,7 +214,7 @@ class CallMeter:
         owner = callee.__self__ if kind is MethodType or kind is BuiltinFunctionType else None
         if owner is None or type(owner) is ModuleType:
             return 0
-        return UNKNOWN if self._sizes.arrays.get(type(owner)) is False else self._sizes.of_object(owner)
+        return self._sizes.of_object(owner)
 
     def _shape_number(self, seen: tuple[Any, ...]) -> int:
         try:
