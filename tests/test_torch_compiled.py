@@ -85,6 +85,11 @@ def test_one_kernel_called_for_two_modules() -> None:
     ]
 
 
+def test_regions_inside_each_other() -> None:
+    inner = [*HOST, ("Torch-Compiled Region: 1/0", 1, 12, 895, 14, -1, 0)]
+    assert [row for row in read(inner) if row[2] == "kernel"] == [row for row in read() if row[2] == "kernel"]
+
+
 def test_cpp_kernels_have_the_time_between_operations() -> None:
     added = [row for row in read() if "cpp_fused" in row[0]]
     assert added == [

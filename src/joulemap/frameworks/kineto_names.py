@@ -226,7 +226,9 @@ class Paths:
         return code
 
     def _of_kernel(self, region: int, range_name: str) -> int:
-        around = self._around.get(region, region)
+        around = region
+        while around in self._around:  # regions are inside each other where a graph is broken
+            around = self._around[around]
         path = range_name.removeprefix(KERNEL_PLACE).replace(".", SEPARATOR)
         return self.code(self.joined(around, path)) if path else max(around, self.ROOT)
 
