@@ -77,7 +77,7 @@ def test_shapes_are_kept_from_some_sessions(tmp_path: Path) -> None:
             with session(adapter, tmp_path, number):
                 work()
     [addmm] = [one for one in read_raw(tmp_path).signatures if one.op == "addmm"]
-    assert (addmm.name, addmm.phase, addmm.calls) == ("(model)/addmm", "forward", 2)  # the first and the fourth
+    assert (addmm.name, addmm.phase, addmm.calls) == ("(model)/addmm", "forward", 2)  # of the 1st and 4th
     assert json.loads(addmm.shapes)[:3] == [[4], [2, 4], [4, 4]]
     assert json.loads(addmm.types)[:3] == ["float", "float", "float"]
 
