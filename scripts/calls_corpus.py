@@ -2,7 +2,8 @@
 that installed libraries ship, which are run twice, once plainly under an oracle and once with sites.
 
     python scripts/calls_corpus.py --library keras --files 20
-    python scripts/calls_corpus.py --library numpy --files 20 --out numpy.json
+    python scripts/calls_corpus.py --library numpy --files 20
+    python scripts/calls_corpus.py --library torch --static     all of its source, rewritten and not run
 
 The oracle is Python's own profiler (``sys.setprofile``): for every call instruction of a module it sees which
 function, of Python or of C, was really called. A call node counts as the library's where that function's
@@ -37,6 +38,9 @@ def main() -> None:
     if options.child:
         _child(options)
         return
+    if options.static:
+        print(json.dumps(static(options.library), indent=1))
+        return
     with tempfile.TemporaryDirectory() as folder:
         files = assemble(options.library, Path(folder) / "corpus", options.files, options.match)
         runs = {how: _run(how, options, Path(folder)) for how in ("plain", "oracle", "sites")}
@@ -48,17 +52,51 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--library", required=True)
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--match", default="", help="only files with this in their path")
+    parser.add_argument("--static", action="store_true", help="only rewrite and patch, every file there is")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def assemble(library: str, corpus: Path, most: int, match: str) -> dict[str, str]:
-    """Copies of a library's test modules that need nothing beside them, evenly over all it has."""
+def static(library: str) -> dict[str, Any]:
+    """Every source file and notebook of a package, rewritten in memory and as text: does it compile?"""
+    from joulemap.calls.notebooks import patch_notebook
+    from joulemap.calls.patching import patch_bytes
+    from joulemap.calls.rewrite import rewrite
+
+    root = _root_of(library)
+    counts = {"files": 0, "notebooks": 0, "bytes": 0, "sites": 0, "patched": 0, "left": 0}
+    failed, begin_s = [], time.process_time()
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.ipynb")]):
+        content = path.read_bytes()
+        try:
+            if path.suffix == ".ipynb":
+                result = patch_notebook(content.decode(), path.name, [library])
+            else:
+                compile(content, str(path), "exec", dont_inherit=True)
+                counts["sites"] += len(rewrite(content, str(path)).places)
+                written, result = patch_bytes(content, path.name, [library])
+                compile(written, str(path), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            failed.append(f"{path.relative_to(root)}: {error}")
+            continue
+        counts["notebooks" if path.suffix == ".ipynb" else "files"] += 1
+        counts["bytes"] += len(content)
+        counts["patched"] += result.sites
+        counts["left"] += len(result.left)
+    return {"library": library, **counts, "cpu_s": round(time.process_time() - begin_s, 1), "failed": failed}
+
+
+def _root_of(library: str) -> Path:
     spec = find_spec(library)
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"{library} is not installed.")
-    root = Path(spec.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
+
+
+def assemble(library: str, corpus: Path, most: int, match: str) -> dict[str, str]:
+    """Copies of a library's test modules that need nothing beside them, evenly over all it has."""
+    root = _root_of(library)
     found = sorted([*root.rglob("*_test.py"), *root.rglob("test_*.py")])
     found = [path for path in found if match in str(path) and _stands_alone(path)]
     corpus.mkdir()
