@@ -23,6 +23,7 @@ HOME = Home(
     made_up=r"0x[0-9a-f]{6,}",
 )
 TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
+TINY += ("--dropout", "0")  # compiling what makes chance takes longest
 TINY_LLM = ("--prompt", "16", "--tokens", "8", "--batch", "2", "--rounds", "3")
 
 CASES = [
