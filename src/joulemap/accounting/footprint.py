@@ -108,7 +108,7 @@ class Footprint:
         """Nothing was measured: no rows, no accounts."""
         no_words, nothing, never = Labels.of((), 0), np.zeros(0), np.zeros(0, np.int64)
         columns: dict[str, Any] = dict.fromkeys(_LABELS, no_words)
-        columns |= dict.fromkeys((*_SUMMED, *_RMS), nothing) | {"block_j": np.zeros((0, 0))}
+        columns |= dict.fromkeys((*_SUMMED, "meter_rms_j"), nothing) | {"block_j": np.zeros((0, 0))}
         columns |= dict.fromkeys(("first_ns", "last_ns"), never)
         return cls(**columns, blocks=Blocks.of(None), accounts=(), rule=rule, warnings=tuple(warnings))
 
@@ -119,7 +119,7 @@ class Footprint:
         columns: dict[str, Any] = {
             column: Labels.joined([getattr(one, column) for one in footprints]) for column in _LABELS
         }
-        for column in (*_SUMMED, "first_ns", "last_ns", *_RMS):
+        for column in (*_SUMMED, "first_ns", "last_ns", "meter_rms_j"):
             columns[column] = np.concatenate([getattr(one, column) for one in footprints])
         accounts = tuple(account for one in footprints for account in one.accounts)
         return replace(first, **columns, accounts=accounts, warnings=tuple(warnings))
@@ -289,7 +289,7 @@ class Footprint:
 
     def take(self, rows: NDArray[np.bool_]) -> Footprint:
         """Some of the rows; the accounts stay those of all."""
-        columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", *_RMS)
+        columns = (*_LABELS, *_SUMMED, "first_ns", "last_ns", "meter_rms_j")
         taken = {column: getattr(self, column)[rows] for column in columns}
         return replace(self, **taken | {"name": taken["name"].used(), "op": taken["op"].used()})
 
@@ -327,9 +327,8 @@ class Footprint:
             columns[column] = together(row, getattr(self, column), count)
         columns["block_j"] = np.zeros((count, self.block_j.shape[1]))
         np.add.at(columns["block_j"], row, self.block_j)
-        for column in _RMS:
-            columns[column] = np.sqrt(sums_by(row, getattr(self, column) ** 2, count))
-        return replace(self, **columns, first_ns=first, last_ns=last)
+        meter = np.sqrt(sums_by(row, self.meter_rms_j**2, count))
+        return replace(self, **columns, first_ns=first, last_ns=last, meter_rms_j=meter)
 
     def with_meter_resolution(self) -> Footprint:
         """The meter's part of the uncertainty, from each row's energy and the span it is spread over.
@@ -363,6 +362,5 @@ def _common(label: Labels, row: Int64, count: int) -> Labels:
 
 _LABELS = ("name", "op", "phase", "device", "domain")
 _TIMES = ("share_s", "active_s", "calls")
-_SUMMED = ("energy_j", "projected_j", "baseline_j", "calibrated_j", *_TIMES, "block_j")
-_RMS = ("meter_rms_j", "cost_rms_j")
-"""What adds as squares."""
+_SUMMED = ("energy_j", "projected_j", "baseline_j", "calibrated_j", "cost_rms_j", *_TIMES, "block_j")
+"""What adds up; what one cost is off by, it is in every layer that has the operation."""
