@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from joulemap.calls import sites
+from joulemap.calls.owner import Owner
 from joulemap.calls.rewrite import HOOK, rewrite
 from joulemap.calls.sites import find
 
@@ -225,3 +226,14 @@ def test_instrumented_tests_of_the_standard_library_pass_as_before(tmp_path):
 )
 def test_a_built_in_name_that_may_mean_something_else_is_a_site(source):
     assert numbers(find(ast.parse(source))) == {1}
+
+
+def test_what_a_program_makes_of_a_functions_module_is_no_trouble():
+    def function():
+        """Given a module that cannot be looked up."""
+
+    function.__module__ = {}  # type: ignore[assignment]
+    made = type(function)(function.__code__, {"__name__": {}})
+    assert not Owner(["lib"]).owns(function)
+    assert not Owner(["lib"]).owns(made)
+    assert Owner(["lib"]).owns(type(function)(function.__code__, {"__name__": "lib.part"}))

@@ -76,26 +76,30 @@ class Owner:
         if issubclass(kind, partial):
             return self.owns(partial.func.__get__(callee))
         if kind in _DESCRIPTORS:
-            return self._modules[_module_of(callee.__objclass__)]
+            return self._is_inside(_module_of(callee.__objclass__))
         if kind.__name__ in _FUNCTION_LIKE:
-            return self._modules[callee.__module__]
+            return self._is_inside(callee.__module__)
         return self._remembered(kind, self._class) and self._defines(kind, "__call__")
+
+    def _is_inside(self, module: object) -> bool:
+        """A program may have given a function anything for its module."""
+        return isinstance(module, str) and self._modules[module]
 
     def _function(self, function: FunctionType) -> bool:
         """By where it was written: a decorator may have given it another's module. Where joulemap itself
         listens to the library, what it listens to is still the library's."""
         written = function.__globals__.get("__name__", function.__module__)
         ours = isinstance(written, str) and written.startswith("joulemap.")
-        return self._modules[function.__module__ if ours else written]
+        return self._is_inside(function.__module__ if ours else written)
 
     def _class(self, cls: type) -> bool:
-        return any(self._modules[_module_of(one)] for one in bases(cls))
+        return any(self._is_inside(_module_of(one)) for one in bases(cls))
 
     def _builtin(self, callee: Any) -> bool:
         """A function of a C module, or a method of a C class."""
         module, owner = getattr(callee, "__module__", None), callee.__self__
         if module is not None:
-            return self._remembered(callee, lambda _: self._modules[module])
+            return self._remembered(callee, lambda _: self._is_inside(module))
         if isinstance(owner, type):
             return self._defines(owner, callee.__name__)
         kind = type(owner)
@@ -105,7 +109,7 @@ class Owner:
         """Whether a class has this from the library, not from the program's own class on top of it."""
         for one in bases(cls):
             if name in _DICT(one):
-                return self._modules[_module_of(one)]
+                return self._is_inside(_module_of(one))
         return False
 
     def _remembered(self, thing: Any, ask: Any) -> bool:
