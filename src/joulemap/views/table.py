@@ -56,8 +56,9 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     lines = (*answer.lines, *answer.idle)
     largest = max((line.share for line in lines), default=0.0)
     energy = "net energy" if answer.question.baseline_w is not None else "energy"
+    one_for_many = _has_one_for_many(answer)
     columns: list[tuple[str, list[str | Text]]] = [
-        (energy, [fmt_pm(line.energy_j, "J", line.half_width_j) for line in lines]),
+        (energy, [_energy(line, one_for_many) for line in lines]),
         ("share", [Text(fmt_share(line.share), style=_heat(line.share) if people else "") for line in lines]),
     ]
     if with_bars:
@@ -100,6 +101,16 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def _has_one_for_many(answer: Answer) -> bool:
+    """Whether traced steps stand for others: then what was seen in one of them has no interval, since what
+    the meter resolves says nothing about how alike steps are."""
+    return answer.question.by != "step" and bool((answer.footprint.projected_j > 0).any())
+
+
+def _energy(line: Line, one_for_many: bool) -> str:
+    return fmt_pm(line.energy_j, "J", line.half_width_j if line.spread or not one_for_many else None)
 
 
 def _joules(energy_j: float | None) -> str:
@@ -174,9 +185,8 @@ def _footnotes(answer: Answer) -> list[str]:
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
     lone = sum(not line.spread for line in answer.lines)
     if lone and answer.question.by != "step":
-        notes.append(
-            f"{lone} of {len(answer.lines)} lines were seen in one step only: their spread is not known."
-        )
+        what = "have no ±" if _has_one_for_many(answer) else "have the meter's ± alone"
+        notes.append(f"{lone} of {len(answer.lines)} lines {what}: they were seen in one step only.")
     words = {line.provenance for line in answer.lines if not line.more}
     periods = [account.period_s for account in answer.footprint.accounts if account.period_s]
     update = f" (within one update, {fmt_seconds(max(periods))}, all get the same power)" if periods else ""
