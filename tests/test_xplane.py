@@ -8,6 +8,8 @@ import pytest
 from joulemap.errors import InputError
 from joulemap.frameworks import read_trace
 from joulemap.frameworks.nesting import Forest
+from joulemap.frameworks.tensorflow.frames import Frames
+from joulemap.frameworks.tensorflow.roles import RECORD
 from joulemap.frameworks.xplane import pool
 from joulemap.frameworks.xplane.events import Line
 from joulemap.frameworks.xplane.hlo import Module
@@ -35,6 +37,13 @@ def test_events_lines_names_and_times(tmp_path):
     assert events.line.tolist() == [0, 0, 1]
     assert (events.start_ns - START_NS).tolist() == [10, 30, 5]
     assert (events.end_ns - START_NS).tolist() == [20, 30, 2_000_000_000_000]
+
+
+def test_a_profile_of_nothing_but_remarks(tmp_path):
+    plane = Plane(HOST).event("pool", RECORD, 10, 20, _p=3)
+    frames = Frames.of(read_space(write_space(tmp_path / "x.xplane.pb", plane)).events[HOST])
+    assert len(frames) == 0
+    assert len(frames.owner) == 0
 
 
 def test_stats_are_columns(tmp_path):

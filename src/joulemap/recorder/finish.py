@@ -18,6 +18,7 @@ from joulemap.calls.raw import read_calls
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
+from joulemap.program import Program
 from joulemap.recorder.between import (
     in_order,
     named_spans,
@@ -70,9 +71,9 @@ def finish(
     table = steps_table(steps)
     if len(table):
         writer.put_steps(table)
-    for one in traces:
-        if one.program.operations:
-            writer.put_program(one.program)
+    programs = [one.program for one in traces if one.program.operations]
+    if programs:
+        writer.put_program(Program.joined(programs))
     _put_small(writer, story)
     calls = read_calls(raw, window_ns[1])
     if calls is not None:

@@ -114,6 +114,8 @@ def _owners(
     What the executor hands over is the next nodes, no operation's work; and a task in which the executor
     runs is the executor's, not that of the operation which called the function.
     """
+    if not len(role):  # nothing but remarks on what was handed over
+        return np.zeros(0, np.int64)
     is_task, executor = role == Role.TASK, role == Role.PROCESS
     around = pool.innermost(spans, forest, events.line[records], events.start_ns[records])
     source = pool.nearest(forest, is_task | executor | np.isin(role, (*WORK, Role.WAITING)))
