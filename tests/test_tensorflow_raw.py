@@ -61,7 +61,9 @@ def layers(found, phase, prefix="bert/layer_"):
 class TestNames:
     @pytest.mark.parametrize("program", ["fit", "function", "loops", "recompute", "session"])
     def test_nearly_all_work_has_a_name(self, read, program):
-        assert named_share(energy(read[program])) > 0.97
+        assert (
+            named_share(energy(read[program])) > 0.93
+        )  # 0.97 and more, unless threads have to wait for a core
 
     def test_compiled_work_has_a_name(self, read):
         assert named_share(energy(read["xla"])) > 0.9

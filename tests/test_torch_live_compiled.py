@@ -265,13 +265,13 @@ def test_bert(tmp_path: Path, cache: Path) -> None:
     assert counters["inductor"]["fxgraph_cache_miss"] == 2
 
     torch._dynamo.reset()
-    compilations = dict(counters["stats"]), dict(counters["frames"])
+    compilations = dict(counters["stats"])
     counters.clear()
     plain = Training()
     plain.step()
     plain.step()
     assert counters["inductor"]["fxgraph_cache_hit"] == 2  # what was made with us is what is wanted without
-    assert (dict(counters["stats"]), dict(counters["frames"])) == compilations
+    assert dict(counters["stats"]) == compilations
     assert plain.weights() == recorded.weights()
 
     seen = layers(tmp_path)
