@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import joulemap
-from joulemap.frameworks.adapter import StepListener, TracerBusy
+from joulemap.frameworks.adapter import StepListener, TooEarly, TracerBusy
 from joulemap.recorder.between import in_order, named_spans, steps_table, with_slices_between
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.imports import ImportWatch
@@ -182,6 +182,21 @@ def test_somebody_elses_tracing_is_waited_for(journal: Journal) -> None:
     assert sessions.start()
     said = "fake could not be traced for a while: TensorBoard is tracing. Metering goes on."
     assert heard(journal, "warning") == [said]
+
+
+def test_a_framework_that_cannot_be_traced_yet_keeps_no_other_waiting(journal: Journal) -> None:
+    """Keras imports JAX where it is installed; a program of TensorFlow never uses it."""
+    used, unused = Tracer(), Tracer(TooEarly("Nothing has run on it yet.", ""))
+    unused.name = "unused"
+    sessions = Sessions(journal.path.parent, journal, lambda: 0)
+    sessions.add(used)
+    sessions.add(unused)
+    for _ in range(2):
+        assert sessions.possible
+        assert sessions.start()
+        sessions.stop(1, 0.0)
+    assert used.said == ["start 0", "stop", "start 1", "stop"]
+    assert heard(journal, "warning") == []
 
 
 def test_a_step_that_is_cut_short_is_none(journal: Journal) -> None:

@@ -28,7 +28,8 @@ class Sessions:
         self._failures: dict[str, int] = {}
         self._said: set[str] = set()
         self._number = 0
-        self._opened_ns = self._again_ns = 0
+        self._opened_ns = 0
+        self._again_ns: dict[str, int] = {}
         self._start_s = 0.0
 
     def add(self, adapter: Adapter) -> None:
@@ -38,9 +39,11 @@ class Sessions:
     @property
     def possible(self) -> bool:
         """Whether there is anything to trace with, and nobody else is doing so."""
-        if self._now_ns() < self._again_ns:
-            return False
-        return any(self._failures.get(adapter.name, 0) < MOST_FAILURES for adapter in self._adapters)
+        return any(map(self._ready, self._adapters))
+
+    def _ready(self, adapter: Adapter) -> bool:
+        usable = self._failures.get(adapter.name, 0) < MOST_FAILURES
+        return usable and self._now_ns() >= self._again_ns.get(adapter.name, 0)
 
     @property
     def open(self) -> bool:
@@ -51,7 +54,7 @@ class Sessions:
         begin_s = time.perf_counter()
         self._opened_ns = self._now_ns()
         for adapter in self._adapters:
-            if self._failures.get(adapter.name, 0) < MOST_FAILURES and self._try(adapter, self._start_one):
+            if self._ready(adapter) and self._try(adapter, self._start_one):
                 self._running.append(adapter)
         self._start_s = time.perf_counter() - begin_s
         self._number += bool(self._running)
@@ -89,10 +92,10 @@ class Sessions:
         try:
             action(adapter)
         except TooEarly:
-            self._again_ns = self._now_ns() + BUSY_NS
+            self._again_ns[adapter.name] = self._now_ns() + BUSY_NS
             return False
         except TracerBusy as error:
-            self._again_ns = self._now_ns() + BUSY_NS
+            self._again_ns[adapter.name] = self._now_ns() + BUSY_NS
             self._note(f"{adapter.name} could not be traced for a while: {_said(error)}")
             return False
         except Exception as error:  # noqa: BLE001 - a profiler may fail in any way
