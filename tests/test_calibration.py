@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from joulemap.accounting import Footprint, attribute
+from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places, worth_it
 from joulemap.calibration.weights import weigh
 from joulemap.devices import Domain
-from joulemap.errors import InputError
+from joulemap.errors import InputError, MeterError
 from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
@@ -53,6 +54,30 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
     )
     assert costs(replays[2:], power)["once"].rms == UNKNOWN_RMS
     assert Cost.from_json(json.loads(json.dumps(found["mm"].to_json()))) == found["mm"]
+
+
+def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
+    def line(key: str, start: int, end: int) -> dict[str, Any]:
+        return {"key": key, "start_ns": start * S, "end_ns": end * S, "executions": 10}
+
+    mm, rest, gone, odd = (Operation.of(called(op, [8])) for op in ("mm", "rest", "gone", "odd"))
+    power = counter(*[100] * 10, *[101] * 10, *[0] * 20, *[5] * 10)
+    lines = [line(mm.key, 0, 1), line(mm.key, 1, 2), line(rest.key, 2, 3), line(rest.key, 3, 4)]
+    lines += [
+        line("", 4, 5),
+        {**line(gone.key, 2, 3), "end_ns": 2 * S + 1},
+        {"key": odd.key, "skipped": "odd"},
+    ]
+    found = understood(lines, power, "GPU:0")
+    assert set(found.costs) == {mm}
+    assert found.costs[mm].half_j < 0.02 * found.costs[mm].energy_j
+    assert found.skipped[rest].startswith("Too small for this meter: 0 J")
+    assert "did not update" in found.skipped[gone]
+    assert found.skipped[odd] == "odd"
+    assert found.idle_w == pytest.approx(5)
+    assert not Cost(1.0, 1.0, 0.6, 2).is_clear
+    with pytest.raises(MeterError, match="while nothing ran"):
+        understood(lines[:2], power, "GPU:0")
 
 
 def test_a_device_that_was_not_calibrated_is_shared_by_time():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.book import Book, Calibration, Shelf
-from joulemap.calibration.cost import Replay, costs, level_power_w
+from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, Place, busy_s, by_time, places, worth_it
 from joulemap.calibration.recorded import CALIBRATION, own_power, signatures
 from joulemap.errors import InputError, MeterError
@@ -25,6 +25,7 @@ from joulemap.recorder.run import run
 from joulemap.recording import Recording
 from joulemap.recording.info import save_info
 from joulemap.traces import PowerTrace
+from joulemap.units import fmt_pm
 
 PASSES = 2
 SHORTEST_S = 1.0
@@ -115,28 +116,44 @@ def _replayed(chosen: Sequence[Operation], candidates: Candidates, recording: Re
             raise ran.problem
         lines = [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
         power = _same_domain(Recording.open(path), candidates.power)
-    return _understood(lines, power, candidates.device)
+    return understood(lines, power, candidates.device)
 
 
-def _understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: str) -> Calibration:
-    spans = [one for one in lines if "start_ns" in one]
+def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: str) -> Calibration:
+    """What the replays cost; an operation whose cost cannot be told from nothing is left out by name."""
     replays = [
-        Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"]) for one in spans if one["key"]
+        Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"])
+        for one in lines
+        if one["key"] and "start_ns" in one
     ]
-    idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in spans if not one["key"]]
+    found = costs(replays, power)
+    clear = {key: cost for key, cost in found.items() if cost.is_clear}
+    skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
+    skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one}
+    return Calibration(
+        device,
+        _idle_w(lines, power, clear.values()),
+        {Operation.from_key(key): cost for key, cost in clear.items()},
+        {Operation.from_key(key): why for key, why in skipped.items()},
+    )
+
+
+def _unclear(cost: Cost | None) -> str:
+    if cost is None:
+        return "The meter did not update while it ran."
+    return f"Too small for this meter: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
+
+
+def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace, busy: Iterable[Cost]) -> float:
+    """What is drawn while nothing is replayed."""
+    idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in lines if not one["key"]]
     levels = [one for one in idle if one is not None]
     if not levels:
         raise MeterError(
             f"{power.domain.name} could not be read while nothing ran.", "joulemap doctor says what works."
         )
-    found = costs(replays, power)
-    busiest_w = max((cost.power_w for cost in found.values()), default=1.0)
-    return Calibration(
-        device,
-        max(float(np.mean(levels)), _LEAST_IDLE * busiest_w),
-        {Operation.from_key(key): cost for key, cost in found.items()},
-        {Operation.from_key(one["key"]): one["skipped"] for one in lines if "skipped" in one},
-    )
+    busiest_w = max((cost.power_w for cost in busy), default=1.0)
+    return max(float(np.mean(levels)), _LEAST_IDLE * busiest_w)
 
 
 def _same_domain(recording: Recording, like: PowerTrace) -> PowerTrace:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from joulemap.accounting.regions import NORMAL_975
 from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S
 
@@ -53,6 +54,16 @@ class Cost:
     @property
     def power_w(self) -> float:
         return self.energy_j / self.seconds
+
+    @property
+    def half_j(self) -> float:
+        """Half the 95 % interval of the joules, as far as the replays tell."""
+        return NORMAL_975 * self.rms * self.energy_j
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the joules can be told from none at all."""
+        return self.energy_j > self.half_j
 
     def to_json(self) -> dict[str, float | int]:
         return {
@@ -103,7 +114,7 @@ def _spread(passes: Sequence[Sequence[float]]) -> float:
     """The relative spread from pass to pass, of all operations together: a few passes of one say little."""
     squares, freedom = 0.0, 0
     for one in passes:
-        if len(one) > 1:
+        if len(one) > 1 and np.mean(one) > 0:
             relative = np.asarray(one) / np.mean(one) - 1
             squares += float(relative @ relative)
             freedom += len(one) - 1

@@ -113,9 +113,8 @@ def _costs(found: Calibration, covered: float) -> None:
     for heading in ("operation", "one execution", "power", "time"):
         table.add_column(heading, justify="left" if heading == "operation" else "right")
     for words, cost in zip(described(found.costs), found.costs.values(), strict=True):
-        half_j = 1.96 * cost.rms * cost.energy_j
-        power = fmt_pm(cost.power_w, "W", 1.96 * cost.rms * cost.power_w)
-        table.add_row(words, fmt_pm(cost.energy_j, "J", half_j), power, fmt_seconds(cost.seconds))
+        power = fmt_pm(cost.power_w, "W", cost.half_j / cost.seconds)
+        table.add_row(words, fmt_pm(cost.energy_j, "J", cost.half_j), power, fmt_seconds(cost.seconds))
     out = console()
     out.print(f"What operations cost on {found.device}, each by itself\n", markup=False)
     out.print(table)

@@ -26,6 +26,8 @@ none is still there from the time before."""
 MEMORY_SHARE = 0.25
 """What the copies may take of the device's free memory."""
 WARM_UP_S = 0.1
+AT_ONCE_S = 0.2
+"""So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
 IN_A_GRAPH = 200
 """Executions in one CUDA graph at most: few launches keep a GPU busy then, however short the operation."""
 _TYPES = {
@@ -202,17 +204,20 @@ class Replayer:
         self._graph, self.in_one = graph, times
 
     def run(self, seconds: float) -> tuple[int, int, int]:
-        """Execute for about so long: start and end (epoch ns), and how often."""
+        """Execute for so long, however much slower or faster than the warm-up said: start and end (epoch ns),
+        and how often."""
         import torch
 
         with torch.no_grad():
             self._wait()
             each_s = self._burst(self._once, WARM_UP_S)
-            count = max(round(seconds / each_s), 1)
-            start_ns = time.time_ns()
-            for _ in range(count):
-                self._once()
-            self._wait()
+            start_ns, until_s, count = time.time_ns(), time.monotonic() + seconds, 0
+            while (left_s := until_s - time.monotonic()) > 0:
+                many = max(round(min(left_s, AT_ONCE_S) / each_s), 1)
+                for _ in range(many):
+                    self._once()
+                self._wait()
+                count += many
             return start_ns, time.time_ns(), count * self.in_one
 
     def _once(self) -> None:
