@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from joulemap.frameworks.adapter import StepListener, TracerBusy
-from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.hooked import HookedAdapter
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.hooks import (
     OptimizerSteps,
@@ -17,36 +16,25 @@ from joulemap.frameworks.torch.hooks import (
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.provenance import Provenance
 from joulemap.frameworks.torch.steps import StepFinder
-from joulemap.frameworks.watch import Watch, call_in_children
+from joulemap.frameworks.watch import Watch
 
 
-class TorchAdapter:
-    """Hooks at the level of classes and modules; ``detach`` leaves these as they were."""
+class TorchAdapter(HookedAdapter):
+    """Modules, optimizers, backward passes, data loaders, and the compiler."""
 
     name = "torch"
     watches = ("torch", "torch.utils.data.dataloader", "torch._dynamo", "torch._inductor.compile_fx")
+    _profiler: Profiler | None
 
     def __init__(self, folder: Path) -> None:
-        self._watch = Watch("PyTorch")
-        self._patches, self._removals = Patches(), Removals()
-        self._profiler: Profiler | None = None
-        self._finder = StepFinder(self._watch, self._settle)
-        self._calls = Calls(self._watch, self._finder)
-        self._provenance = Provenance(self._watch, folder, self._calls.is_open)
-        self._attached: set[str] = set()
-        call_in_children(self._leave_to_parent)
+        watch = Watch("PyTorch")
+        self._removals = Removals()
+        self._finder = StepFinder(watch, self._settle)
+        self._calls = Calls(watch, self._finder)
+        self._provenance = Provenance(watch, folder, self._calls.is_open)
+        super().__init__(watch)
 
-    @property
-    def problems(self) -> list[str]:
-        """What could not be done, in sentences."""
-        return self._watch.problems
-
-    def attach(self, module: str, steps: StepListener) -> None:
-        """Hook into ``module``, which the program has imported, once."""
-        self._watch.steps = steps
-        if module in self._attached:
-            return
-        self._attached.add(module)
+    def _hook(self, module: str) -> None:
         attempt = self._watch.attempt
         if module == "torch":
             self._profiler = attempt(Profiler, self._watch, self._calls, self._patches)
@@ -62,34 +50,16 @@ class TorchAdapter:
         elif module == "torch._inductor.compile_fx":
             attempt(self._provenance.hook, self._patches)
 
-    def start(self, folder: Path) -> None:
-        """Open a profiler session; ``TracerBusy`` where one is open."""
-        if self._profiler is None:
-            raise TracerBusy("PyTorch is not attached.", "Import it first.")
-        self._profiler.start(folder)
-
-    def stop(self) -> None:
-        """Close it, its events written; ``TracerBusy`` where the program ended it."""
-        if self._profiler is None:
-            raise TracerBusy("No session of PyTorch's profiler is open.", "Start one first.")
-        self._profiler.stop()
-        self._watch.attempt(self._provenance.write)
-
-    def detach(self) -> None:
-        """Take every hook out, and end a session that is open."""
-        if self._profiler is not None:
-            self._watch.attempt(self._profiler.drop)
-        self._watch.on = False
-        self._patches.restore()
+    def _unhook(self) -> None:
         self._removals.all()
+
+    def _write(self) -> None:
+        self._provenance.write()
 
     def _settle(self) -> None:
         if self._profiler is not None:
             self._profiler.settle()
 
     def _leave_to_parent(self) -> None:
-        """In a forked child hooks do nothing: the recording is its parent's."""
-        self._watch.on = self._calls.tracing = False
-        self._calls.flow = None
-        if self._profiler is not None:
-            self._profiler.leave_to_parent()
+        self._calls.tracing, self._calls.flow = False, None
+        super()._leave_to_parent()
