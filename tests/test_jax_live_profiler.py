@@ -76,8 +76,14 @@ def test_before_jax_has_devices_it_is_too_early(tmp_path: Path, monkeypatch: pyt
 def test_what_was_called_before_is_no_part_of_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joulemap.frameworks.jax.profiler._in_flight", lambda _: True)
-    now_s = 100.0
+    now_s = 98.0
+
+    def still(patience_s: float) -> bool:
+        nonlocal now_s
+        now_s += patience_s
+        return True
+
+    monkeypatch.setattr("joulemap.frameworks.jax.profiler._in_flight", still)
     monkeypatch.setattr("joulemap.frameworks.jax.profiler.time.monotonic", lambda: now_s)
     with attached(tmp_path) as (adapter, heard):
         profiler = adapter._profiler
@@ -85,6 +91,8 @@ def test_what_was_called_before_is_no_part_of_a_session(
         heard.begin("step")
         with pytest.raises(TooEarly):
             adapter.start(tmp_path)
+        assert adapter.waited_s == 2.0
+        assert now_s == 100.0
         assert not profiler.in_step
         now_s = 101.5
         assert profiler.in_step  # so that a session may begin now

@@ -8,7 +8,7 @@ has ended: thinking must not cost the program anything.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from joulemap.errors import JoulemapError
 
@@ -84,4 +84,15 @@ class Adapter(Protocol):
 
     def detach(self) -> None:
         """Take every hook out again and write what is left to write; the program may go on."""
+        ...
+
+
+@runtime_checkable
+class Asynchronous(Protocol):
+    """An adapter whose framework computes after its calls have returned: ``start`` waits for what was called
+    before, which is no part of the session."""
+
+    @property
+    def waited_s(self) -> float:
+        """How long the last ``start`` waited. The program would have waited for it somewhere else."""
         ...

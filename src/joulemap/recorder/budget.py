@@ -4,6 +4,10 @@ Tracing a step costs the start of the profiler, the slow-down while it runs, and
 measured as it goes. After warm-up one session is always held, because without one nothing can be said of
 what the energy went to; the next ones wait until the total is within the budget again, and are spread over
 the run: the longer it lasts, the further apart.
+
+How long a step takes untraced is the median of the last ones. A program that calls ahead of its results (JAX
+computes asynchronously) has steps that return at once, and waits somewhere else for many of them together.
+There only the mean says how long a step takes: from where nothing was left to compute to where nothing is.
 """
 
 from __future__ import annotations
@@ -55,13 +59,29 @@ class Cost:
 
 @dataclass
 class _Kind:
-    """What is known of the steps of one label."""
+    """What is known of the steps of one label. Those called since nothing was left to compute took
+    ``took_s`` together; ``mean_s`` is what each took the last time, where they were called ahead."""
 
     seen: int = 0
     sessions: int = 0
     untraced_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    called: int = 1  # the call that compiled: its result is computed in the steps after it
+    took_s: float = 0.0
+    mean_s: float | None = None
 
     def usual_s(self) -> float | None:
+        median_s, mean_s = self._median_s(), self.mean_s
+        if median_s is None or mean_s is None or mean_s / 2 < median_s <= mean_s:
+            return median_s  # so that one step that took very long does not count
+        return mean_s
+
+    def settled(self, waited_s: float) -> None:
+        """All that was called has been computed, after a wait: a long one where it was called ahead."""
+        self.took_s += waited_s
+        ahead = waited_s > (self._median_s() or 0.0) / 2
+        self.mean_s = self.took_s / max(self.called, 1) if ahead else None
+
+    def _median_s(self) -> float | None:
         return sorted(self.untraced_s)[len(self.untraced_s) // 2] if self.untraced_s else None
 
 
@@ -75,6 +95,7 @@ class Budget:
         self._start_s = self._last_s = start_s
         self._dearest_s = 0.0
         self._kinds: dict[str, _Kind] = {}
+        self._last = _Kind()
 
     def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
         """How many steps to trace from this one on; 0 for none."""
@@ -106,15 +127,22 @@ class Budget:
 
     def step_ended(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> float:
         """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
-        kind = self._kinds.setdefault(label, _Kind())
+        kind = self._last = self._kinds.setdefault(label, _Kind())
         kind.seen += 1
         if compiled:
             return 0.0
         if not traced:
             kind.untraced_s.append(seconds)
+            kind.called += 1
+            kind.took_s += seconds
             return 0.0
         usual_s = kind.usual_s()
         return max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Before a session, the program's last steps were computed to their end. Without us it would have
+        waited for them somewhere else: that is time of these steps, and no cost."""
+        self._last.settled(seconds)
 
     def session_ended(self, labels: Sequence[str], cost: Cost, now_s: float) -> None:
         """Learn what a session cost."""
@@ -124,6 +152,8 @@ class Budget:
         self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
         for label in set(labels):
             self._kinds.setdefault(label, _Kind()).sessions += 1
+        for kind in self._kinds.values():
+            kind.called, kind.took_s = 0, 0.0
 
     def usual_s(self, label: str) -> float:
         """How long a step takes untraced; 0 where that is not known."""

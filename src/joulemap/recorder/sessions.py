@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter, TooEarly, TracerBusy
+from joulemap.frameworks.adapter import Adapter, Asynchronous, TooEarly, TracerBusy
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
@@ -31,6 +31,7 @@ class Sessions:
         self._opened_ns = 0
         self._again_ns: dict[str, int] = {}
         self._start_s = 0.0
+        self.waited_s = 0.0
 
     def add(self, adapter: Adapter) -> None:
         """A framework that can be traced from now on."""
@@ -50,14 +51,17 @@ class Sessions:
         return bool(self._running)
 
     def start(self) -> bool:
-        """Open a session with every framework; False where none would."""
-        begin_s = time.perf_counter()
-        self._opened_ns = self._now_ns()
-        for adapter in self._adapters:
-            if self._ready(adapter) and self._try(adapter, self._start_one):
-                self._running.append(adapter)
-        self._start_s = time.perf_counter() - begin_s
-        self._number += bool(self._running)
+        """Open a session with every framework; False where none would. ``waited_s`` is how long what the
+        program had called before was still being computed."""
+        begin_s, begin_ns = time.perf_counter(), self._now_ns()
+        ready = [adapter for adapter in self._adapters if self._ready(adapter)]
+        self._running = [adapter for adapter in ready if self._try(adapter, self._start_one)]
+        self.waited_s = sum(adapter.waited_s for adapter in ready if isinstance(adapter, Asynchronous))
+        self._start_s = time.perf_counter() - begin_s - self.waited_s
+        self._opened_ns = begin_ns + round(self.waited_s * 1e9)
+        if self.waited_s:
+            self._journal.put("waited", [begin_ns, self._opened_ns])
+        self._number += self.open
         return self.open
 
     def _start_one(self, adapter: Adapter) -> None:

@@ -112,8 +112,9 @@ class StepClock:
         self._end_slice()
         if not self._sessions.open and self._sessions.possible:
             steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
-            if steps and self._sessions.start():
-                self._to_trace = steps
+            if steps:
+                self._to_trace = steps if self._sessions.start() else 0
+                self.budget.waited(self._sessions.waited_s)
         self._start_ns = self._now_ns()
 
     def _close(self) -> None:

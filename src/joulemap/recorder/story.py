@@ -31,6 +31,7 @@ class Story:
             "start": story._start,
             "end": story._end,
             "step": story._step,
+            "waited": story._waited,
             "session": story.sessions.append,
             "region": story._region,
             "version": story._version,
@@ -49,6 +50,13 @@ class Story:
 
     def _step(self, said: list[Any]) -> None:
         self.steps.append((int(said[0]), int(said[1]), str(said[2]), int(said[3])))
+
+    def _waited(self, said: list[Any]) -> None:
+        """Before a session, what had been called was computed to its end: that is the last step's."""
+        since_ns, until_ns = int(said[0]), int(said[1])
+        if self.steps and since_ns - self.steps[-1][1] < until_ns - since_ns:
+            start_ns, _, label, seen = self.steps[-1]
+            self.steps[-1] = (start_ns, until_ns, label, seen)
 
     def _region(self, said: list[Any]) -> None:
         self.regions.append((int(said[0]), int(said[1]), str(said[2])))

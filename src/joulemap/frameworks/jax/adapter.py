@@ -24,6 +24,11 @@ class JaxAdapter(HookedAdapter):
         self._finder = StepFinder(self._watch, self._waits, wait_for)
         self._calls = Calls(self._watch, self._finder)
 
+    @property
+    def waited_s(self) -> float:
+        """How long the last ``start`` waited for what the program had called before."""
+        return 0.0 if self._profiler is None else self._profiler.waited_s
+
     def _hook(self, module: str) -> None:
         if module == "jax":
             self._profiler = self._watch.attempt(Profiler, self._watch, self._patches)

@@ -36,6 +36,7 @@ class Profiler:
         self._session: Any = None
         self._of_step, self._sessions = False, 0
         self._ready_from_s = _NEVER
+        self.waited_s = 0.0
         self._folder = Path()
         patches.put(profiler._profiler, "ProfilerSession", self._for_the_program)
 
@@ -51,17 +52,26 @@ class Profiler:
         from jax._src import xla_bridge
 
         with self._lock:
+            self.waited_s = 0.0
             if self._session is not None or self._jax._profile_state.profile_session is not None:
                 raise TracerBusy("JAX's profiler is in use by the program.", _HINT)
             if not xla_bridge.backends_are_initialized():
                 raise TooEarly("JAX has not chosen its devices yet, and this would choose them.", _HINT)
             self._of_step = self._watch.steps.is_open()  # or of a slice of time
-            if self._of_step and _in_flight(_FIRST_S if self._sessions < _FEW else _MOMENT_S):
+            if self._of_step and self._in_flight(_FIRST_S if self._sessions < _FEW else _MOMENT_S):
                 self._ready_from_s = time.monotonic() + AGAIN_S
                 raise TooEarly("What was called before is still being computed.", _HINT)
             self._ready_from_s = _NEVER
             self._sessions += self._of_step
             self._session, self._folder = self._make(_options(self._jax)), folder
+
+    def _in_flight(self, patience_s: float) -> bool:
+        """Whether what was called before is still being computed after a while; ``waited_s`` says how long
+        it took."""
+        begin_s = time.monotonic()
+        in_flight = _in_flight(patience_s)
+        self.waited_s = time.monotonic() - begin_s
+        return in_flight
 
     def stop(self) -> None:
         """Close it, and write what it holds."""
