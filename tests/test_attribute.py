@@ -1,47 +1,17 @@
-"""The accounting: the regressions of the published implementation, and properties against two oracles."""
+"""The accounting: the regressions of the published implementation, and the rule itself."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import joulemap.accounting.sweep as sweep
 from joulemap.accounting import ProcessShares, attribute
 from joulemap.devices import Domain
 from joulemap.errors import ConservationError, InputError
 from joulemap.traces import EventTrace, PowerTrace, Steps
 
-from .strategies import events, power, steps
-from .ticks import tick_footprint
-
-S = 1_000_000_000
-GPU = Domain("GPU:0", "GPU:0")
-
-
-def by_name(footprint, **where):
-    rows = [row for row in footprint.to_records() if all(row[key] == value for key, value in where.items())]
-    total = {}
-    for row in rows:
-        total[row["name"]] = total.get(row["name"], 0.0) + row["energy_j"]
-    return total
-
-
-def trace(*spans, device="GPU:0", **columns):
-    names, starts, ends = zip(*spans, strict=True) if spans else ((), (), ())
-    return EventTrace.from_columns(
-        name=names,
-        device=device,
-        start_ns=[int(t * S) for t in starts],
-        end_ns=[int(t * S) for t in ends],
-        **columns,
-    )
-
-
-def one_watt(seconds, domain=GPU):
-    return PowerTrace.from_samples(domain, [t * S for t in range(seconds + 1)], [1.0] * (seconds + 1))
-
+from .small_traces import GPU, S, by_name, one_watt, trace
 
 # What the published implementation gets wrong, one by one.
 
@@ -235,217 +205,10 @@ def test_what_cannot_be_accounted_is_refused(bad, message):
         attribute(spans, bad.pop("power", one_watt(2)), **bad)
 
 
-# Properties.
-
-
-def rows_of(footprint):
-    return {
-        (row["name"], row["phase"], row["domain"]): row["energy_j"]
-        for row in footprint.to_records()
-        if row["energy_j"] > 0
-    }
-
-
-def idle_of(footprint):
-    return {account.domain.name: account.idle_j for account in footprint.accounts}
-
-
-def assert_same_energy(found, expected, scale):
-    names = found.keys() | expected.keys()
-    for name in names:
-        assert found.get(name, 0.0) == pytest.approx(expected.get(name, 0.0), rel=1e-9, abs=1e-9 * scale)
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_every_rule_agrees_with_the_ticks(data):
-    spans = data.draw(events())
-    traces = [
-        data.draw(power(Domain("gpu", "GPU:0"))),
-        data.draw(power(Domain("package", "CPU:0"))),
-        data.draw(power(Domain("dram", "CPU"))),
-    ]
-    expected, idle = tick_footprint(spans, traces)
-    scale = sum(one.total_j for one in traces)
-    for rule in ("exact", "recency"):
-        footprint = attribute(spans, traces, rule)
-        assert_same_energy(rows_of(footprint), expected, scale)
-        assert_same_energy(idle_of(footprint), idle, scale)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_weighted_rules_agree_with_the_ticks_and_conserve(data):
-    spans = data.draw(events(devices=("GPU:0",)))
-    weights = data.draw(st.lists(st.floats(0.01, 100), min_size=len(spans), max_size=len(spans)))
-    trace_ = data.draw(power())
-    expected, idle = tick_footprint(spans, [trace_], weights)
-    for rule in ("exact", "recency"):
-        footprint = attribute(spans, trace_, rule, weights=weights)
-        assert_same_energy(rows_of(footprint), expected, trace_.total_j)
-        assert_same_energy(idle_of(footprint), idle, trace_.total_j)
-    attribute(spans, trace_, "calibrated", weights=weights, idle_weight=2.0).check()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_calibrated_with_all_weights_equal_and_no_overlap_is_exact(data):
-    spans = data.draw(events(devices=("GPU:0",), kinds=("kernel",), lanes=False, most=1))
-    trace_ = data.draw(power())
-    exact = attribute(spans, trace_)
-    calibrated = attribute(spans, trace_, "calibrated", weights=np.full(len(spans), 7.0), idle_weight=7.0)
-    assert_same_energy(rows_of(calibrated), rows_of(exact), trace_.total_j)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_windows_and_input_order_do_not_matter(data):
-    spans = data.draw(events(most=20))
-    traces = [data.draw(power(Domain("gpu", "GPU:0"))), data.draw(power(Domain("cpu", "CPU:0")))]
-    whole = attribute(spans, traces)
-    order = data.draw(st.permutations(range(len(spans))))
-    if spans.lane is None or _distinct_within_lanes(spans):
-        spans = spans.take(np.array(order, np.int64))
-    before, sweep.WINDOW = sweep.WINDOW, data.draw(st.integers(1, 4))
-    try:
-        cut = attribute(spans, traces)
-    finally:
-        sweep.WINDOW = before
-    scale = sum(one.total_j for one in traces)
-    assert_same_energy(rows_of(cut), rows_of(whole), scale)
-    assert_same_energy(idle_of(cut), idle_of(whole), scale)
-
-
-def _distinct_within_lanes(spans):
-    """Events that share lane, start and end are ordered by their row: only then does order matter."""
-    keys = list(zip(spans.lane.codes.tolist(), spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True))
-    return len(set(keys)) == len(keys)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_steps_windows_and_shares_conserve(data):
-    spans = data.draw(events(devices=("GPU:0",)))
-    trace_ = data.draw(power())
-    borders = sorted(data.draw(st.tuples(st.integers(-5, 45), st.integers(-5, 45))))
-    share = ProcessShares.from_columns("gpu", [0, 10, 25], data.draw(st.tuples(*[st.floats(0, 1)] * 2)))
-    footprint = attribute(
-        spans,
-        trace_,
-        steps=data.draw(steps()),
-        window_ns=data.draw(st.sampled_from((None, tuple(borders)))),
-        shares=data.draw(st.sampled_from((None, {"gpu": share}))),
-    )
-    assert (footprint.low_j <= footprint.energy_j + 1e-9).all()
-    assert (footprint.high_j >= footprint.energy_j - 1e-9).all()
-    assert footprint.projected_j.sum() <= footprint.energy_j.sum() + 1e-9
-
-
-def test_a_shuffled_trace_of_many_windows_matches_the_sorted_one():
-    rng = np.random.default_rng(3)
-    count = 5 * sweep.WINDOW
-    start = np.sort(rng.integers(0, 10**9, count))
-    end = start + rng.integers(0, 20_000, count)
-    end[:10] = 10**9
-    names = [f"n{i}" for i in range(50)]
-    name = np.array(names)[rng.integers(0, 50, count)]
-    trace_ = PowerTrace(GPU, np.linspace(0, 10**9, 2001).astype(int), rng.random(2000))
-    sorted_ = attribute(
-        EventTrace.from_columns(name=name, device="GPU:0", start_ns=start, end_ns=end), trace_
-    )
-    order = rng.permutation(count)
-    shuffled = EventTrace.from_columns(
-        name=name[order], device="GPU:0", start_ns=start[order], end_ns=end[order]
-    )
-    assert by_name(attribute(shuffled, trace_)) == pytest.approx(by_name(sorted_), rel=1e-9)
-
-
-def test_a_microsecond_at_the_end_of_a_long_day_keeps_its_precision():
-    day = 86_400
-    edges = np.arange(day + 1) * S
-    energy = np.full(day, 700.0)
-    start = (day - 1) * S + 1000
-    spans = EventTrace.from_columns(name=["op"], device="GPU:0", start_ns=[start], end_ns=[start + 1000])
-    footprint = attribute(spans, PowerTrace(GPU, edges, energy))
-    assert footprint.attributed_j == pytest.approx(700e-6, rel=1e-9)
-
-
-# Steps.
-
-
-def test_untraced_steps_are_projected_in_the_proportions_of_the_traced():
-    spans = trace(
-        ("A", 0, 3), ("B", 3, 4), ("A", 10, 13), ("B", 13, 14), step=[0, 0, 1, 1], device="CPU", lane="main"
-    )
-    steps_ = Steps.from_columns(
-        start_ns=[0, 10 * S, 20 * S], end_ns=[5 * S, 15 * S, 30 * S], traced=[True, True, False]
-    )
-    footprint = attribute(spans, one_watt(30, Domain("cpu", "CPU:0")), steps=steps_)
-    assert by_name(footprint) == pytest.approx({"A": 6 + 6, "B": 2 + 2})
-    assert footprint.idle_j == pytest.approx(2 + 10 + 2)
-    assert footprint.accounts[0].idle_outside_steps_j == pytest.approx(10)
-    rows = {row["name"]: row for row in footprint.to_records()}
-    assert rows["A"]["projected_j"] == pytest.approx(6)
-    assert {row["provenance"] for row in rows.values()} == {"projected"}
-    assert (rows["A"]["active_s"], rows["A"]["calls"]) == (pytest.approx(12), 3)
-    assert footprint.accounts[0].step_j == pytest.approx([5, 5, 10])
-
-
-@pytest.mark.parametrize(("untraced_s", "work_s"), [(3, 2), (2, 2), (1, 1), (10, 2)])
-def test_a_gpu_does_its_work_no_slower_for_being_traced_it_waits_longer(untraced_s, work_s):
-    """Traced, a step has 2 s of work in 6 s; untraced, it has the same work in whatever it takes."""
-    spans = trace(("A", 1, 2), ("B", 4, 5), step=[0, 0])
-    steps_ = Steps.from_columns(
-        start_ns=[0, 6 * S], end_ns=[6 * S, (6 + untraced_s) * S], traced=[True, False]
-    )
-    footprint = attribute(spans, one_watt(6 + untraced_s), steps=steps_)
-    assert by_name(footprint) == pytest.approx({"A": 1 + work_s / 2, "B": 1 + work_s / 2})
-    assert footprint.idle_j == pytest.approx(4 + untraced_s - work_s)
-    assert sum(footprint.active_s) == pytest.approx(2 + work_s)
-
-
-def test_what_stands_for_many_steps_is_as_sure_as_the_energy_of_them_all():
-    spans = trace(("A", 1, 2), step=[0])
-    steps_ = Steps.from_columns(
-        start_ns=[0, *range(4 * S, 400 * S, 4 * S)],
-        end_ns=[4 * S, *range(8 * S, 404 * S, 4 * S)],
-        traced=[True] + [False] * 99,
-    )
-    row = attribute(spans, one_watt(400), steps=steps_).to_records()[0]
-    assert row["energy_j"] == pytest.approx(100)
-    assert row["high_j"] - row["energy_j"] == pytest.approx(1.96 * 0.408 * 100 / 400, rel=0.01)
-
-
-def test_an_event_that_runs_into_a_traced_step_belongs_to_it():
-    spans = trace(("d", 9, 20))
-    steps_ = Steps.from_columns(start_ns=[0, 10 * S], end_ns=[10 * S, 20 * S], traced=[False, True])
-    assert by_name(attribute(spans, one_watt(20), steps=steps_)) == pytest.approx({"d": 20})
-
-
-def test_steps_are_projected_by_their_label():
-    spans = trace(("train", 0, 10), ("test", 10, 20))
-    steps_ = Steps.from_columns(
-        start_ns=[0, 10 * S, 20 * S],
-        end_ns=[10 * S, 20 * S, 30 * S],
-        traced=[True, True, False],
-        label=["train", "test", "train"],
-    )
-    assert by_name(attribute(spans, one_watt(30), steps=steps_)) == pytest.approx({"train": 20, "test": 10})
-
-
-def test_energy_of_steps_that_nothing_was_traced_of_is_untraced():
-    steps_ = Steps.from_columns(start_ns=[0], end_ns=[10 * S], traced=False)
-    footprint = attribute(trace(), one_watt(15), steps=steps_)
-    assert by_name(footprint) == pytest.approx({"(untraced)": 10})
-    assert footprint.idle_j == pytest.approx(5)
-
-
 # The invariant is code.
 
 
 def test_check_raises_when_energy_is_lost():
-    from dataclasses import replace
-
     footprint = attribute(trace(("A", 0, 10)), one_watt(20))
     with pytest.raises(ConservationError, match="too much"):
         replace(footprint, energy_j=footprint.energy_j * (1 + 1e-8)).check()

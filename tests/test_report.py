@@ -23,9 +23,9 @@ from joulemap.traces import EventTrace, PowerTrace
 from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
+from .command_line import joulemap as run
 from .recordings import REPOSITORY, T0, unsynced
 from .report_recordings import EVIL, FLOW, MS, SMALL, TAG, add_calls, write_small
-from .test_cli import joulemap as run
 from .test_summarise import footprint_of
 
 H200 = REPOSITORY / "src/joulemap/data/bert-h200.joulemap"

@@ -11,7 +11,7 @@ import pytest
 
 from joulemap.accounting.watching import part, tell, watched
 
-from .test_cli import on_a_terminal
+from .command_line import on_a_terminal
 from .variants import write_variant
 
 H200 = Path(__file__).parents[1] / "src" / "joulemap" / "data" / "bert-h200.joulemap"

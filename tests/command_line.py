@@ -1,0 +1,40 @@
+"""joulemap as a user runs it: a real process, in a pipe or on a terminal."""
+
+import os
+import pty
+import subprocess
+import sys
+
+
+def joulemap(*arguments, check=0, columns=None, **env):
+    """Run a command; its exit code must be ``check``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "joulemap", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(columns or ""), **env},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == check, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def on_a_terminal(*arguments, columns):
+    """What a command prints when it believes that people are looking."""
+    out = b""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+        os.execve(sys.executable, [sys.executable, "-m", "joulemap", *map(str, arguments)], environment)
+    while True:
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:
+            break
+        if not chunk:
+            break
+        out += chunk
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return out.decode().replace("\r\n", "\n")

@@ -1,0 +1,76 @@
+"""Untraced steps: what the traced ones stand for."""
+
+import pytest
+
+from joulemap.accounting import attribute
+from joulemap.devices import Domain
+from joulemap.traces import Steps
+
+from .small_traces import S, by_name, one_watt, trace
+
+
+def test_untraced_steps_are_projected_in_the_proportions_of_the_traced():
+    spans = trace(
+        ("A", 0, 3), ("B", 3, 4), ("A", 10, 13), ("B", 13, 14), step=[0, 0, 1, 1], device="CPU", lane="main"
+    )
+    steps_ = Steps.from_columns(
+        start_ns=[0, 10 * S, 20 * S], end_ns=[5 * S, 15 * S, 30 * S], traced=[True, True, False]
+    )
+    footprint = attribute(spans, one_watt(30, Domain("cpu", "CPU:0")), steps=steps_)
+    assert by_name(footprint) == pytest.approx({"A": 6 + 6, "B": 2 + 2})
+    assert footprint.idle_j == pytest.approx(2 + 10 + 2)
+    assert footprint.accounts[0].idle_outside_steps_j == pytest.approx(10)
+    rows = {row["name"]: row for row in footprint.to_records()}
+    assert rows["A"]["projected_j"] == pytest.approx(6)
+    assert {row["provenance"] for row in rows.values()} == {"projected"}
+    assert (rows["A"]["active_s"], rows["A"]["calls"]) == (pytest.approx(12), 3)
+    assert footprint.accounts[0].step_j == pytest.approx([5, 5, 10])
+
+
+@pytest.mark.parametrize(("untraced_s", "work_s"), [(3, 2), (2, 2), (1, 1), (10, 2)])
+def test_a_gpu_does_its_work_no_slower_for_being_traced_it_waits_longer(untraced_s, work_s):
+    """Traced, a step has 2 s of work in 6 s; untraced, it has the same work in whatever it takes."""
+    spans = trace(("A", 1, 2), ("B", 4, 5), step=[0, 0])
+    steps_ = Steps.from_columns(
+        start_ns=[0, 6 * S], end_ns=[6 * S, (6 + untraced_s) * S], traced=[True, False]
+    )
+    footprint = attribute(spans, one_watt(6 + untraced_s), steps=steps_)
+    assert by_name(footprint) == pytest.approx({"A": 1 + work_s / 2, "B": 1 + work_s / 2})
+    assert footprint.idle_j == pytest.approx(4 + untraced_s - work_s)
+    assert sum(footprint.active_s) == pytest.approx(2 + work_s)
+
+
+def test_what_stands_for_many_steps_is_as_sure_as_the_energy_of_them_all():
+    spans = trace(("A", 1, 2), step=[0])
+    steps_ = Steps.from_columns(
+        start_ns=[0, *range(4 * S, 400 * S, 4 * S)],
+        end_ns=[4 * S, *range(8 * S, 404 * S, 4 * S)],
+        traced=[True] + [False] * 99,
+    )
+    row = attribute(spans, one_watt(400), steps=steps_).to_records()[0]
+    assert row["energy_j"] == pytest.approx(100)
+    assert row["high_j"] - row["energy_j"] == pytest.approx(1.96 * 0.408 * 100 / 400, rel=0.01)
+
+
+def test_an_event_that_runs_into_a_traced_step_belongs_to_it():
+    spans = trace(("d", 9, 20))
+    steps_ = Steps.from_columns(start_ns=[0, 10 * S], end_ns=[10 * S, 20 * S], traced=[False, True])
+    assert by_name(attribute(spans, one_watt(20), steps=steps_)) == pytest.approx({"d": 20})
+
+
+def test_steps_are_projected_by_their_label():
+    spans = trace(("train", 0, 10), ("test", 10, 20))
+    steps_ = Steps.from_columns(
+        start_ns=[0, 10 * S, 20 * S],
+        end_ns=[10 * S, 20 * S, 30 * S],
+        traced=[True, True, False],
+        label=["train", "test", "train"],
+    )
+    assert by_name(attribute(spans, one_watt(30), steps=steps_)) == pytest.approx({"train": 20, "test": 10})
+
+
+def test_energy_of_steps_that_nothing_was_traced_of_is_untraced():
+    steps_ = Steps.from_columns(start_ns=[0], end_ns=[10 * S], traced=False)
+    footprint = attribute(trace(), one_watt(15), steps=steps_)
+    assert by_name(footprint) == pytest.approx({"(untraced)": 10})
+    assert footprint.idle_j == pytest.approx(5)
