@@ -87,6 +87,24 @@ def write_small(path, watts=200, operations=SMALL):
     return write(path, info, events, [power], steps, program)
 
 
+def write_partly_traced(path):
+    """Ten steps of 100 ms of which two are traced; one operation runs in the first of these alone. The
+    program starts up before them, in time that stands for itself."""
+    borders = T0 + 100 * MS * np.arange(1, 12)
+    names = ["(start-up)", "net/MatMul", "net/Rare", "net/MatMul"]
+    start = T0 + MS * np.array([0, 100, 150, 600])
+    length = MS * np.array([100, 50, 30, 60])
+    events = EventTrace.from_columns(
+        name=names, device="GPU:0", start_ns=start, end_ns=start + length, step=[-1, 0, 0, 5]
+    )
+    power = PowerTrace(GPU, T0 + 10 * MS * np.arange(111), np.full(110, 2.0))
+    traced = [step in (0, 5) for step in range(10)]
+    steps = Steps.from_columns(start_ns=borders[:-1], end_ns=borders[1:], traced=traced)
+    info = RecordingInfo(window_ns=(T0, int(borders[-1])), domains=[GPU])
+    program = Program.of(dict.fromkeys(names[:3], "op"), [("net/MatMul", "net/Rare")])
+    return write(path, info, events, [power], steps, program)
+
+
 def add_calls(path):
     """A call of a library that lasts for a second, and two inside it."""
     sites = Sites.from_columns(

@@ -13,8 +13,8 @@ from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
 from . import chromium
-from .report_recordings import EVIL, TAG, add_calls, write_large, write_small
-from .test_cli import joulemap
+from .command_line import joulemap
+from .report_recordings import EVIL, TAG, add_calls, write_large, write_partly_traced, write_small
 from .test_report import H200
 
 pytestmark = pytest.mark.skipif(
@@ -183,6 +183,27 @@ def test_what_is_pointed_at_says_its_interval_and_provenance(page, pages):
     assert fmt_pm(adam["energy_j"], "J", adam["high_j"] - adam["energy_j"]) in tip
     assert f"{fmt(adam['low_j'], 'J')} to {fmt(adam['high_j'], 'J')}" in tip
     assert "apportioned: measured by the meter" in tip
+
+
+def test_what_one_traced_step_stands_for_has_no_interval(browser, tmp_path):
+    recording = load(write_partly_traced(tmp_path / "part.joulemap"))
+    (tmp_path / "part.html").write_text(assemble([contents(recording, account(recording))]))
+    browser.open(tmp_path / "part.html")
+    bars = browser.run(
+        "Object.fromEntries([...document.querySelectorAll('#tensors .columns > :first-child li')]"
+        ".map((bar) =>"
+        "[bar.querySelector('.qtn').textContent,"
+        "[bar.querySelector('.amount').textContent.includes('±'), !!bar.querySelector('.whisker')]]))"
+    )
+    assert bars == {"net/MatMul": [True, True], "net/Rare": [False, False], "(start-up)": [True, True]}
+    browser.click(box("net"))
+    browser.point(box("net/Rare"))
+    tip = browser.run("document.getElementById('tip').innerText")
+    assert "not known" in tip
+    assert "±" not in tip
+    assert "one traced step, which stands for untraced ones" in tip
+    assert "±" not in browser.run(f"document.querySelector('{box('net/Rare')}').getAttribute('aria-label')")
+    assert browser.complaints == []
 
 
 def test_the_icicle_measures_what_is_asked_and_finds_what_is_sought(page):

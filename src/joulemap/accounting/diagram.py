@@ -26,7 +26,13 @@ class Box:
     low_j: float
     high_j: float
     share: float
+    interval: bool
     inside: Diagram | None
+
+    @property
+    def half_width_j(self) -> float | None:
+        """The longer side of the interval; None where it is not known."""
+        return max(self.high_j - self.energy_j, self.energy_j - self.low_j) if self.interval else None
 
     @property
     def is_operation(self) -> bool:
@@ -101,6 +107,7 @@ def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str
             low_j=node.low_j,
             high_j=node.high_j,
             share=node.energy_j / total if total else 0.0,
+            interval=node.interval,
             inside=_diagram(node.path, node.children, edges) if node.children else None,
         )
         for node in nodes

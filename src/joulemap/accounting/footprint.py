@@ -167,6 +167,12 @@ class Footprint:
         return has_spread(self.block_j, self.blocks)
 
     @cached_property
+    def has_interval(self) -> NDArray[np.bool_]:
+        """Whether ``low_j`` and ``high_j`` say how sure a row is. Not where what was seen in one traced step
+        stands for untraced ones too: what the meter resolves says nothing about how alike steps are."""
+        return np.asarray(self.has_spread | (self.projected_j == 0))
+
+    @cached_property
     def provenance(self) -> list[Provenance]:
         """What is true of each row: estimated where its meter is; else calibrated where most of its energy
         was shared by costs that were; else projected where untraced steps are in it."""
@@ -267,7 +273,7 @@ class Footprint:
         columns = (self.name, self.op, self.phase, self.device, self.domain)
         words = [list(column) for column in columns]
         order = np.argsort(-self.energy_j, kind="stable").tolist()
-        provenance, spread = self.provenance, self.has_spread.tolist()
+        provenance, spread, interval = self.provenance, self.has_spread.tolist(), self.has_interval.tolist()
         return [
             {
                 "name": words[0][row],
@@ -282,6 +288,7 @@ class Footprint:
                 "active_s": float(self.active_s[row]),
                 "calls": round(float(self.calls[row])),
                 "spread": spread[row],
+                "interval": interval[row],
                 "provenance": provenance[row],
             }
             for row in order

@@ -33,11 +33,13 @@ class Node:
     phases: dict[str, float]
     provenance: Provenance
     spread: bool
+    interval: bool
     children: tuple[Node, ...] = ()
 
     @property
-    def half_width_j(self) -> float:
-        return (self.high_j - self.low_j) / 2
+    def half_width_j(self) -> float | None:
+        """Half of the interval; None where it is not known."""
+        return (self.high_j - self.low_j) / 2 if self.interval else None
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """This node and all below it, with their depth, in order of energy."""
@@ -122,6 +124,7 @@ def _node(rows: Footprint, row: int, path: str, phases: dict[str, float], childr
         phases=phases,
         provenance=rows.provenance[row],
         spread=bool(rows.has_spread[row]),
+        interval=bool(rows.has_interval[row]),
         children=_sorted(children),
     )
 

@@ -58,8 +58,7 @@ def _attributes(box: Box, heat: float) -> str:
 
 def told(box: Box) -> str:
     """What a pointer over the box says: the whole path, and energy with its interval."""
-    half_j = max(box.high_j - box.energy_j, box.energy_j - box.low_j)
-    return f"{box.path}: {fmt_pm(box.energy_j, 'J', half_j)}, {fmt_share(box.share)}"
+    return f"{box.path}: {fmt_pm(box.energy_j, 'J', box.half_width_j)}, {fmt_share(box.share)}"
 
 
 def colours(heat: float) -> tuple[str, str]:

@@ -45,6 +45,7 @@ def _site(group: Group, text: Mapping[tuple[str, int, int], str], provenance: st
         "energy_j": short(group.energy_j),
         "low_j": short(group.low_j),
         "high_j": short(group.high_j),
+        "interval": True,
         "inclusive_j": short(group.inclusive_j),
         "net_j": None if group.net_j is None else short(group.net_j),
         "active_s": short(group.seconds),

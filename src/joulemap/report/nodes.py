@@ -109,6 +109,7 @@ def _view(tree: Tree, index: dict[str, int]) -> dict[str, Any]:
         "active_s": column(node.active_s for node in found),
         "calls": [node.calls for node in found],
         "spread": [int(node.spread) for node in found],
+        "interval": [int(node.interval) for node in found],
         "provenance": [words.index(node.provenance) for node in found],
         "provenances": words,
     }

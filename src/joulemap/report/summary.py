@@ -56,11 +56,12 @@ def _interval(footprint: Footprint) -> dict[str, Any]:
     """All attributed energy as one row, with its own interval."""
     whole = footprint.rollup(Labels.of("all", len(footprint)), keep=())
     if not len(whole):
-        return {"energy_j": 0.0, "low_j": 0.0, "high_j": 0.0, "provenance": "measured"}
+        return {"energy_j": 0.0, "low_j": 0.0, "high_j": 0.0, "interval": True, "provenance": "measured"}
     return {
         "energy_j": float(whole.energy_j[0]),
         "low_j": float(whole.low_j[0]),
         "high_j": float(whole.high_j[0]),
+        "interval": bool(whole.has_interval[0]),
         "provenance": whole.provenance[0],
     }
 

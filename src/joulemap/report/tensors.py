@@ -38,6 +38,7 @@ def _tensor(line: Line) -> dict[str, Any]:
         "phases": {phase: short(energy) for phase, energy in line.phases.items()},
         "provenance": line.provenance,
         "spread": line.spread,
+        "interval": line.interval,
     }
 
 

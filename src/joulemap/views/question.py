@@ -44,12 +44,13 @@ class Line:
     phases: Mapping[str, float] = field(default_factory=dict)
     provenance: str = "apportioned"
     spread: bool = True
+    interval: bool = True
     more: int = 0
 
     @property
-    def half_width_j(self) -> float:
-        """The longer side of the interval: below, zero may cut it short."""
-        return max(self.high_j - self.energy_j, self.energy_j - self.low_j)
+    def half_width_j(self) -> float | None:
+        """The longer side of the interval (below, zero may cut it short); None where it is not known."""
+        return max(self.high_j - self.energy_j, self.energy_j - self.low_j) if self.interval else None
 
     @property
     def power_w(self) -> float | None:

@@ -249,6 +249,7 @@ def _line(node: Node, label: str, depth: int, total_j: float) -> Line:
         phases=node.phases,
         provenance=node.provenance,
         spread=node.spread,
+        interval=node.interval,
     )
 
 
@@ -270,6 +271,7 @@ def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
             phases=phases[label],
             provenance=rows.provenance[row],
             spread=bool(rows.has_spread[row]),
+            interval=bool(rows.has_interval[row]),
         )
         for row, label in enumerate(rows.name)
     ]

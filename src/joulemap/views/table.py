@@ -56,9 +56,8 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     lines = (*answer.lines, *answer.idle)
     largest = max((line.share for line in lines), default=0.0)
     energy = "net energy" if answer.question.baseline_w is not None else "energy"
-    one_for_many = _has_one_for_many(answer)
     columns: list[tuple[str, list[str | Text]]] = [
-        (energy, [_energy(line, one_for_many) for line in lines]),
+        (energy, [fmt_pm(line.energy_j, "J", line.half_width_j) for line in lines]),
         ("share", [Text(fmt_share(line.share), style=_heat(line.share) if people else "") for line in lines]),
     ]
     if with_bars:
@@ -101,16 +100,6 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def _has_one_for_many(answer: Answer) -> bool:
-    """Whether traced steps stand for others: then what was seen in one of them has no interval, since what
-    the meter resolves says nothing about how alike steps are."""
-    return answer.question.by != "step" and bool((answer.footprint.projected_j > 0).any())
-
-
-def _energy(line: Line, one_for_many: bool) -> str:
-    return fmt_pm(line.energy_j, "J", line.half_width_j if line.spread or not one_for_many else None)
 
 
 def _joules(energy_j: float | None) -> str:
@@ -183,10 +172,8 @@ def _footnotes(answer: Answer) -> list[str]:
     notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
     if answer.question.by != "step":
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
-    lone = sum(not line.spread for line in answer.lines)
-    if lone and answer.question.by != "step":
-        what = "have no ±" if _has_one_for_many(answer) else "have the meter's ± alone"
-        notes.append(f"{lone} of {len(answer.lines)} lines {what}: they were seen in one step only.")
+    if answer.question.by != "step":
+        notes += _unsure(answer.lines)
     words = {line.provenance for line in answer.lines if not line.more}
     periods = [account.period_s for account in answer.footprint.accounts if account.period_s]
     update = f" (within one update, {fmt_seconds(max(periods))}, all get the same power)" if periods else ""
@@ -197,3 +184,15 @@ def _footnotes(answer: Answer) -> list[str]:
         "estimated": "estimated: not read off a meter, and rough: the level may be off by half.",
     }
     return notes + [meaning[word] for word in meaning if word in words]
+
+
+def _unsure(lines: Sequence[Line]) -> list[str]:
+    """How many lines have no interval, or the meter's alone, and why."""
+    unknown = sum(not line.interval for line in lines)
+    alone = sum(line.interval and not line.spread for line in lines)
+    notes = []
+    if unknown:
+        notes.append(f"{unknown} of {len(lines)} lines have no ±: seen in one traced step, for all of them.")
+    if alone:
+        notes.append(f"{alone} of {len(lines)} lines have the meter's ± alone: seen in one step at most.")
+    return notes

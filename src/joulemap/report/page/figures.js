@@ -23,7 +23,7 @@ function figure({ key, label, text, value, card }) {
 function attributedLines(row, idle_j) {
   return [
     ["attributed", joules(row)],
-    ["95 % interval", range(row.low_j, row.high_j, "J")],
+    ["95 % interval", interval(row)],
     ["idle", quantity(idle_j, "J")],
   ];
 }

@@ -40,12 +40,17 @@ function plusMinus(value, unit, half) {
   return `${number(value)} ± ${number(half)} ${prefix}${unit}`;
 }
 
+// The longer side of the interval; null where it is not known.
 function halfWidth(row) {
-  return Math.max(row.high_j - row.energy_j, row.energy_j - row.low_j);
+  return row.interval ? Math.max(row.high_j - row.energy_j, row.energy_j - row.low_j) : null;
 }
 
 function joules(row) {
   return plusMinus(row.energy_j, "J", halfWidth(row));
+}
+
+function interval(row) {
+  return row.interval ? range(row.low_j, row.high_j, "J") : "not known";
 }
 
 function range(low, high, unit) {

@@ -2,7 +2,7 @@
 // One recording's tree: nodes by number, -1 is the program. A view has the numbers of a phase, or of all of them.
 
 const PROGRAM = -1;
-const COLUMNS = ["energy_j", "low_j", "high_j", "active_s", "calls", "spread"];
+const COLUMNS = ["energy_j", "low_j", "high_j", "active_s", "calls", "spread", "interval"];
 
 class Model {
   constructor(data) {
@@ -111,6 +111,7 @@ class Model {
         active_s: row.active_s,
         calls: row.calls,
         spread: Boolean(row.spread),
+        interval: Boolean(row.interval),
         provenance: row.provenance,
       };
     });

@@ -55,7 +55,7 @@ function rowsTable(caption, rows, first = "name") {
     [
       [first, (row) => printable(row.name)],
       ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
-      ["95 % interval", (row) => range(row.low_j, row.high_j, "J"), true],
+      ["95 % interval", interval, true],
       ["time", (row) => duration(row.active_s), true],
       ["executions", (row) => count(row.calls), true],
       ["provenance", (row) => row.provenance],

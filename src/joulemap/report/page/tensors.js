@@ -2,13 +2,8 @@
 // The tensors that cost most, layers of a kind together: STEF by energy, STPF by power, with whiskers.
 
 function tensorsSection(data) {
-  const power = (row) => ({
-    value: row.energy_j / row.active_s,
-    low: row.low_j / row.active_s,
-    high: row.high_j / row.active_s,
-    unit: "W",
-  });
-  const energy = (row) => ({ value: row.energy_j, low: row.low_j, high: row.high_j, unit: "J" });
+  const energy = (row) => measured(row, 1, "J");
+  const power = (row) => measured(row, row.active_s, "W");
   return el(
     "section",
     { id: "tensors", "aria-labelledby": "tensors-title" },
@@ -26,6 +21,12 @@ function tensorsSection(data) {
       bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv"),
     ),
   );
+}
+
+// What a bar shows; without a known interval its ends are the value itself.
+function measured(row, seconds, unit) {
+  const [low_j, high_j] = row.interval ? [row.low_j, row.high_j] : [row.energy_j, row.energy_j];
+  return { value: row.energy_j / seconds, low: low_j / seconds, high: high_j / seconds, unit };
 }
 
 function bars(title, rows, measure, csvName) {
@@ -80,7 +81,7 @@ function bar(row, { value, low, high, unit }, largest, reach) {
         "--heat": String(value / largest),
       },
       el("i", { class: "fill" }),
-      el("i", { class: high > reach ? "whisker beyond" : "whisker" }),
+      row.interval && el("i", { class: high > reach ? "whisker beyond" : "whisker" }),
     ),
   );
 }

@@ -58,11 +58,16 @@ function energyCard(title, row, more) {
     title: printable(title),
     lines: [
       ["energy", joules(row)],
-      ["95 % interval", range(row.low_j, row.high_j, "J")],
+      ["95 % interval", interval(row)],
       ...(more || []),
       ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
     ],
-    note:
-      row.spread === false || row.spread === 0 ? "Seen in one step only: the interval is the meter’s alone." : null,
+    note: unsure(row),
   };
+}
+
+// Why an energy has no interval, or the meter's alone.
+function unsure({ interval, spread }) {
+  if (!interval) return "Seen in one traced step, which stands for untraced ones: how alike they are is not known.";
+  return spread === false || spread === 0 ? "Seen in one step at most: the interval is the meter’s alone." : null;
 }
