@@ -99,6 +99,20 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert Replayer(Call.of(square.key), torch.device("cpu")).run(0.02)[2] >= 1
 
 
+@torch.library.custom_op("joulemap_tests::speechless", mutates_args=())
+def speechless(x: torch.Tensor) -> torch.Tensor:
+    """An operation that fails without a word."""
+    raise ValueError
+
+
+def test_an_error_without_a_message_is_a_reason_too() -> None:
+    one = Operation("joulemap_tests::speechless", "[[4]]", "[[1]]", '["float"]', "[null]")
+    plan = {"device": "cpu", "operations": [one.key], "passes": 1, "seconds": 0.01, "idle_s": 0.0}
+    first, idle = replays(plan)
+    assert first == {"key": one.key, "skipped": "ValueError"}
+    assert idle["key"] == ""
+
+
 def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() -> None:
     """A pass that ends early is over before a slow meter has seen it."""
 

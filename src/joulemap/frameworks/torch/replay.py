@@ -80,7 +80,7 @@ def rebuilt(call: Call, device: Any) -> Callable[[], Any]:
         try:
             overload(*positional, **named)
         except (RuntimeError, TypeError, IndexError) as error:
-            problems.append(str(error).splitlines()[0])
+            problems.append(in_a_line(error))
             continue
         return lambda: overload(*positional, **named)
     raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} with {len(arguments)} arguments")
@@ -259,16 +259,29 @@ def replays(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for key in plan["operations"]:
             if key in skipped:
                 continue
-            try:
-                start_ns, end_ns, executions = Replayer(Call.of(key), device).run(plan["seconds"])
-                yield {"key": key, "start_ns": start_ns, "end_ns": end_ns, "executions": executions}
-            except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
+            said = _replay(key, device, plan["seconds"])
+            if "skipped" in said:
                 skipped.add(key)
-                yield {"key": key, "skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+            yield said
         if number == plan["passes"] - 1 or number == 0:
             start_ns = time.time_ns()
             time.sleep(plan["idle_s"])
             yield {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
+
+
+def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
+    """One pass over an operation, or why there is none."""
+    try:
+        start_ns, end_ns, executions = Replayer(Call.of(key), device).run(seconds)
+    except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
+        return {"key": key, "skipped": in_a_line(error)}
+    return {"key": key, "start_ns": start_ns, "end_ns": end_ns, "executions": executions}
+
+
+def in_a_line(error: Exception) -> str:
+    """An error as a reason: what it is, and the first line of what it says, if it says anything."""
+    first = next(iter(str(error).splitlines()), "")[:200]
+    return ": ".join(filter(None, (type(error).__name__, first)))
 
 
 def _set_flags(flags: Mapping[str, Any]) -> None:
