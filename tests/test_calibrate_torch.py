@@ -133,7 +133,7 @@ def test_a_recording_is_calibrated_and_accounted_by_it(tmp_path: Path) -> None:
     book = Book(tmp_path)
     with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
         joulemap.account(path, "calibrated")
-    found = calibrate(joulemap.load(path), 20.0, book)
+    found = calibrate(joulemap.load(path), 9.0, book)
     assert len(found.costs) >= 1
     assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in found.costs.values())
     covered = Candidates.of(joulemap.load(path)).covered(found.costs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places, worth_it
-from joulemap.calibration.weights import weigh
+from joulemap.calibration.weights import BY_TIME_RMS, weigh
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.traces import EventTrace, PowerTrace
@@ -151,6 +151,34 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
     assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.8, 700, 175))
     with pytest.raises(InputError, match="No operation on GPU:0"):
         weigh(events, "GPU:0", here, {})
+
+
+def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
+    """Two calls in 4 s: one is known to take 1 s and 300 J, so the other took 3 s at the mean of 200 W."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/add"],
+        device="GPU:0",
+        start_ns=[0, 4 * S],
+        end_ns=[4 * S, 5 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    rows = [called("mm", [8, 8]), called("mm", [9, 9]), called("add", [8])]
+    here = places(events, "GPU:0", rows)
+    small, add = Operation.of(rows[0]), Operation.of(rows[2])
+    here = [replace(place, executions=len(place.calls)) for place in here]
+    costs = {small: Cost(300.0, 1.0, 0.01, 2), add: Cost(100.0, 1.0, 0.01, 2)}
+    found = weigh(events, "GPU:0", here, costs)
+    assert found.watts == pytest.approx([(300 + 3 * 200) / 4, 100])
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.4, 400, 600))
+    assert np.isnan(found.cost_rms).tolist() == [True, False]
+    longer = weigh(events, "GPU:0", here, {**costs, small: Cost(900.0, 3.0, 0.01, 2)})
+    assert longer.cost_rms[0] == pytest.approx(
+        np.hypot(0.75 * np.hypot(0.01, TRANSFER_RMS), 0.25 * BY_TIME_RMS)
+    )
+    assert longer.covered == pytest.approx(0.8)
+    slower = weigh(events, "GPU:0", here, {small: Cost(800.0, 9.0, 0.01, 2)})
+    assert slower.watts == pytest.approx([200, 200])
 
 
 def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path):

@@ -12,6 +12,11 @@ from joulemap.calibration.operation import Operation, Place, on_device, own_seco
 from joulemap.errors import InputError
 from joulemap.traces import PHASES, EventTrace, Float64
 
+BY_TIME_RMS = 0.25
+"""How far off what is shared by time is: eight kernels on an H200 were, on the mean by energy."""
+MOSTLY = 0.5
+"""Where less than this share of a place's time has a cost, it is apportioned rather than calibrated."""
+
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -29,39 +34,52 @@ class Weights:
 
 
 def weigh(events: EventTrace, device: str, here: Sequence[Place], costs: Mapping[Operation, Cost]) -> Weights:
-    """Weights for the events on ``device``. What has no cost weighs as much as the others do on the mean."""
+    """Weights for the events on ``device``. What has no cost weighs as much as the others do on the mean: so
+    do the calls of a place that have none."""
     chosen = on_device(events, device)
     seconds = own_seconds(events)
-    watts, rms = np.ones(len(events)), np.full(len(events), np.nan)
-    known = np.zeros(len(events), bool)
+    watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
+    share = np.zeros(len(events))
     for place in here:
-        cost = _mean(place, costs)
-        if cost is None or place.busy_s <= 0:
+        known = _known(place, costs)
+        if known is None:
             continue
         rows = chosen & (events.name.codes == events.name.code(place.name))
         rows &= events.phase.codes == PHASES.index(place.phase)
-        watts[rows] = cost.energy_j * place.executions / place.busy_s
-        rms[rows] = np.hypot(cost.rms, TRANSFER_RMS)
-        known |= rows
-    known_s, all_s = float(seconds[known].sum()), float(seconds[chosen].sum())
+        part = known.seconds / place.busy_s
+        watts[rows], share[rows] = known.energy_j / known.seconds, part
+        rms[rows] = np.hypot(part * np.hypot(known.rms, TRANSFER_RMS), (1 - part) * BY_TIME_RMS)
+    known_s, all_s = float((share * seconds).sum()), float(seconds[chosen].sum())
     if not known_s:
         raise InputError(
             f"No operation on {device} has a calibrated cost.", "joulemap calibrate REC measures them."
         )
-    known_j = float((watts * seconds)[known].sum())
-    watts[chosen & ~known] = known_j / known_s
-    unknown_j = known_j / known_s * (all_s - known_s)
-    return Weights(watts, rms, known_s / all_s, known_j, unknown_j)
-
-
-def _mean(place: Place, costs: Mapping[Operation, Cost]) -> Cost | None:
-    """The mean cost of a place's executions; None unless all that it was called with is known."""
-    if not all(operation in costs for operation in place.calls):
-        return None
-    calls = np.array(list(place.calls.values()), np.float64)
-    each = [costs[operation] for operation in place.calls]
-    energy_j = np.average([one.energy_j for one in each], weights=calls)
-    seconds = np.average([one.seconds for one in each], weights=calls)
-    return Cost(
-        float(energy_j), float(seconds), max(one.rms for one in each), min(one.passes for one in each)
+    known_j = float(np.nansum(watts * share * seconds))
+    mean_w = known_j / known_s
+    mixed = np.where(share > 0, np.nan_to_num(watts) * share + mean_w * (1 - share), mean_w)
+    rms[share < MOSTLY] = np.nan
+    return Weights(
+        np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j=mean_w * (all_s - known_s)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of a place's busy time, the part whose cost is known."""
+
+    energy_j: float
+    seconds: float
+    rms: float
+
+
+def _known(place: Place, costs: Mapping[Operation, Cost]) -> _Known | None:
+    """What the calls of a place with a known cost took; None where there are none. Where others have none,
+    theirs is the time that is left when the known ones have taken what they take by themselves."""
+    each = {operation: costs[operation] for operation in place.calls if operation in costs}
+    if not each or place.busy_s <= 0:
+        return None
+    runs = place.executions / sum(place.calls.values())
+    energy_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
+    alone_s = sum(cost.seconds * place.calls[one] * runs for one, cost in each.items())
+    seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
+    return _Known(energy_j, seconds, max(cost.rms for cost in each.values()))
