@@ -15,6 +15,8 @@ from pathlib import Path
 
 import joulemap
 
+from .gloo import unaborted
+
 TESTS = Path(__file__).parent
 EXAMPLES = TESTS.parent / "examples"
 
@@ -63,8 +65,8 @@ class Home:
         recording = folder / "r.joulemap"
         program = [str(self._path(case)), *case.arguments]
         ours = ["-m", "joulemap", "run", "--quiet", *case.options, "-o", str(recording)]
-        plain = self._run(program, folder / "plain", case)
-        recorded = self._run([*ours, *program], folder / "recorded", case)
+        plain = self._unaborted(program, folder / "plain", case)
+        recorded = self._unaborted([*ours, *program], folder / "recorded", case)
         assert plain.code == case.code, plain.errors
         assert recorded.code == plain.code, recorded.errors
         assert recorded.out == plain.out
@@ -74,6 +76,12 @@ class Home:
 
     def _path(self, case: Case) -> Path:
         return next(path for at in (self.folder, EXAMPLES) if (path := at / case.script).exists())
+
+    def _unaborted(self, command: list[str], folder: Path, case: Case) -> Seen:
+        return unaborted(
+            lambda turn: self._run(command, folder.with_name(f"{folder.name}-{turn}"), case),
+            lambda seen: "\n".join(seen.errors),
+        )
 
     def _run(self, command: list[str], folder: Path, case: Case) -> Seen:
         """In a folder of its own, with something to read."""
