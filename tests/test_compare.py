@@ -27,6 +27,11 @@ DOCS = Path(__file__).parents[1] / "docs"
 REPEATS = 4
 
 
+def amount(energy_j, error_j, known):
+    """An energy that was shared out by time."""
+    return Amount(energy_j, error_j, known, energy_j)
+
+
 @pytest.fixture(name="folder", scope="module")
 def make_folder(tmp_path_factory):
     """A base, the same again, one that draws more and is spelled otherwise, and a deeper one."""
@@ -142,7 +147,7 @@ def test_holm_steps_down():
 
 def drawn(rng, names, runs, mean=100.0, between=1.0):
     return [
-        {name: Amount(float(rng.normal(mean, between)), 0.0, True) for name in names} for _ in range(runs)
+        {name: amount(float(rng.normal(mean, between)), 0.0, True) for name in names} for _ in range(runs)
     ]
 
 
@@ -161,15 +166,15 @@ def test_intervals_and_verdicts_are_wrong_as_rarely_as_they_say(base, variant):
 
 def test_the_four_verdicts():
     names = ["up", "down", "same", "unclear"]
-    base = [dict.fromkeys(names, Amount(100.0, 0.0, True)) for _ in range(5)]
+    base = [dict.fromkeys(names, amount(100.0, 0.0, True)) for _ in range(5)]
     spread = np.linspace(-1, 1, 5)
-    base = [{name: Amount(100.0 + value, 0.0, True) for name in names} for value in spread]
+    base = [{name: amount(100.0 + value, 0.0, True) for name in names} for value in spread]
     variant = [
         {
-            "up": Amount(120 + value, 0, True),
-            "down": Amount(80 + value, 0, True),
-            "same": Amount(100.2 + value, 0, True),
-            "unclear": Amount(101 + 30 * value, 0, True),
+            "up": amount(120 + value, 0, True),
+            "down": amount(80 + value, 0, True),
+            "same": amount(100.2 + value, 0, True),
+            "unclear": amount(101 + 30 * value, 0, True),
         }
         for value in spread
     ]
@@ -178,8 +183,8 @@ def test_the_four_verdicts():
 
 
 def test_one_recording_each_uses_what_is_known_inside_it():
-    base = [{"a": Amount(100.0, 1.0, True), "b": Amount(100.0, 1.0, False), "c": Amount(100.0, 0.0, True)}]
-    variant = [{"a": Amount(110.0, 1.0, True), "b": Amount(110.0, 1.0, True), "c": Amount(100.0, 0.0, True)}]
+    base = [{"a": amount(100.0, 1.0, True), "b": amount(100.0, 1.0, False), "c": amount(100.0, 0.0, True)}]
+    variant = [{"a": amount(110.0, 1.0, True), "b": amount(110.0, 1.0, True), "c": amount(100.0, 0.0, True)}]
     rows = differences(["a", "b", "c"], base, variant, 0.05)
     assert [row.verdict for row in rows] == ["more", "cannot tell", "no difference seen"]
     assert [row.spread for row in rows] == [True, False, True]
@@ -190,7 +195,7 @@ def test_one_recording_each_uses_what_is_known_inside_it():
 
 
 def test_what_drew_nothing_has_no_relative_change():
-    (row,) = differences(["a"], [{}], [{"a": Amount(1.0, 0.1, True)}], 0.05)
+    (row,) = differences(["a"], [{}], [{"a": amount(1.0, 0.1, True)}], 0.05)
     assert row.relative is row.relative_low is row.relative_high is None
     assert row.verdict == "more"
     assert not Limit("a", 0.05, row).exceeded
@@ -304,6 +309,6 @@ def test_choices_on_the_command_line_are_those_of_the_code():
 
 
 def test_an_error_far_beyond_the_energy_has_no_relative_interval():
-    (row,) = differences(["a"], [{"a": Amount(1e-6, 1.0, True)}], [{"a": Amount(2e-6, 1.0, True)}], 0.05)
+    (row,) = differences(["a"], [{"a": amount(1e-6, 1.0, True)}], [{"a": amount(2e-6, 1.0, True)}], 0.05)
     assert (row.relative_low, row.relative_high) == (None, None)
     assert row.verdict == "cannot tell"

@@ -46,7 +46,7 @@ def test_the_terminal_prints_it_and_says_why(recording):
     shown = run("show", recording.path, "--by", "tensor").stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line and not line.startswith(" ")}
     assert {name: "±" in lines[name] for name in KNOWN} == KNOWN
-    assert "1 of 3 lines have no ±: seen in one traced step" in shown
+    assert "1 of 3 lines have no ±: one traced step stands" in shown
     assert "1 of 3 lines have the meter's ± alone" in shown
 
 

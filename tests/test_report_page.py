@@ -13,6 +13,7 @@ from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
 from . import chromium
+from .calibrated_recordings import write_calibrated
 from .command_line import joulemap
 from .report_recordings import EVIL, TAG, add_calls, write_large, write_partly_traced, write_small
 from .test_report import H200
@@ -203,6 +204,23 @@ def test_what_one_traced_step_stands_for_has_no_interval(browser, tmp_path):
     assert "±" not in tip
     assert "one traced step, which stands for untraced ones" in tip
     assert "±" not in browser.run(f"document.querySelector('{box('net/Rare')}').getAttribute('aria-label')")
+    assert browser.complaints == []
+
+
+def test_what_calibration_changed_is_beside_it(browser, tmp_path):
+    path = write_calibrated(tmp_path / "run.joulemap")
+    more = write_calibrated(tmp_path / "more.joulemap", factor=1.5)
+    joulemap("report", path, more, "--rule", "calibrated", "-o", tmp_path / "two.html")
+    browser.open(tmp_path / "two.html")
+    assert "By time: the change" in browser.run("document.getElementById('page').innerText")
+    rows = "[...document.querySelectorAll('.compared tbody tr')]"
+    cells = f"{rows}.find((one) => one.cells[0].innerText === 'net/Add').cells"
+    assert browser.run(f"{cells}[6].innerText") == "+28.6 %"
+    browser.click("[role=tab]:nth-child(2)")
+    browser.point(box("net/MatMul"))
+    assert "11.2 J (−65.0 %)" in browser.run("document.getElementById('tip').innerText")
+    first = browser.run("document.querySelector('#tensors tbody tr').innerText")
+    assert first.split("\t")[::2] == ["net/MatMul", "11.2 J (−65.0 %)"]
     assert browser.complaints == []
 
 

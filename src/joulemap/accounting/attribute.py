@@ -61,23 +61,39 @@ def attribute(
     (relative, as an rms), NaN where the weight was not calibrated.
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
-    counted = outermost(traces)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
     step_of = StepOf(_step_of_event(events, steps), steps)
     _check_window(window_ns)
     _check_shares(shares, traces)
+    sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
+    if rule != "calibrated":
+        return _accounted(events, traces, weighting, step_of, sort)
+    with part(0, 2):
+        footprint = _accounted(events, traces, weighting, step_of, sort)
+    with part(1, 2):
+        return footprint.beside(_accounted(events, traces, _BY_TIME, step_of, sort))
+
+
+def _accounted(
+    events: EventTrace,
+    traces: list[PowerTrace],
+    weighting: _Weighting,
+    step_of: StepOf,
+    sort: Callable[..., Supply],
+) -> Footprint:
+    """Every domain's energy, by one way of weighting; ``sort`` makes the supply of a power trace."""
+    counted = outermost(traces)
     footprints: list[Footprint] = []
     devices = list(dict.fromkeys(trace.domain.device for trace in counted))
     for number, device in enumerate(devices):
         fed = [trace for trace in counted if trace.domain.device == device]
-        sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
         where = Device.parse(device)
         with part(number, len(devices)):
             footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
     if not footprints:
-        return Footprint.empty(rule, warnings)
-    return replace(Footprint.joined(footprints, warnings), rule=rule).check()
+        return Footprint.empty(weighting.rule, warnings)
+    return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +139,11 @@ class _Weighting:
             return self
         idle_w = self.idle_weight.get(str(device))
         if idle_w is None:
-            return _Weighting("exact", None, None, None)
+            return _BY_TIME
         return _Weighting(self.rule, self.weights, idle_w, self.cost_rms)
+
+
+_BY_TIME = _Weighting("exact", None, None, None)
 
 
 def _a_number_each(values: ArrayLike | None, what: str, count: int) -> Float64 | None:

@@ -98,6 +98,7 @@ def net_footprint(footprint: Footprint, baseline_w: Mapping[str, float]) -> Foot
         footprint,
         energy_j=footprint.energy_j - baseline_j,
         projected_j=footprint.projected_j * kept,
+        time_based_j=footprint.time_based_j - baseline_j,
         baseline_j=baseline_j,
         accounts=accounts,
     ).check()
@@ -121,6 +122,7 @@ def _net_account(footprint: Footprint, account: Account, baseline_w: Mapping[str
     return replace(
         account,
         idle_j=account.idle_j - watts * account.idle_s,
+        idle_time_based_j=account.idle_time_based_j - watts * account.idle_s,
         step_j=account.step_j - watts * account.step_s,
         baseline_j=watts * (rows_s + account.idle_s),
     )

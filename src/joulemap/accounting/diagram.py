@@ -27,6 +27,7 @@ class Box:
     high_j: float
     share: float
     interval: bool
+    time_based_j: float | None
     inside: Diagram | None
 
     @property
@@ -108,6 +109,7 @@ def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str
             high_j=node.high_j,
             share=node.energy_j / total if total else 0.0,
             interval=node.interval,
+            time_based_j=node.time_based_j,
             inside=_diagram(node.path, node.children, edges) if node.children else None,
         )
         for node in nodes

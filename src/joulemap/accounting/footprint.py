@@ -40,7 +40,7 @@ class Account:
     """One domain's energy beside what its events got: the buckets, in joules and seconds.
 
     ``covered_s`` is the time that the domain's events share. ``baseline_j`` is what a net footprint leaves
-    out; in a gross one it is 0.
+    out; in a gross one it is 0. ``idle_time_based_j`` is the idle energy that sharing by time alone gives.
     """
 
     domain: Domain
@@ -53,6 +53,7 @@ class Account:
     period_s: float
     covered_s: float = 0.0
     baseline_j: float = 0.0
+    idle_time_based_j: float = 0.0
     step_j: Float64 = field(default_factory=lambda: np.zeros(0))
     step_s: Float64 = field(default_factory=lambda: np.zeros(0))
     idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
@@ -77,8 +78,8 @@ class Footprint:
     ``share_s`` is the part of the domain's time that fell to the row (it divides a second between what
     is active in it), ``active_s`` the time its executions took, ``projected_j`` the part of its energy
     that comes from untraced steps, ``block_j`` its gross energy by block of steps, ``baseline_j`` what a net
-    footprint has taken off, ``calibrated_j`` the part of its energy that was shared by calibrated costs and
-    ``cost_rms_j`` how far off those may make it.
+    footprint has taken off, ``calibrated_j`` the part of its energy that was shared by calibrated costs,
+    ``cost_rms_j`` how far off those may make it, and ``time_based_j`` what sharing by time alone gives it.
     """
 
     name: Labels
@@ -90,6 +91,7 @@ class Footprint:
     projected_j: Float64
     baseline_j: Float64
     calibrated_j: Float64
+    time_based_j: Float64
     share_s: Float64
     active_s: Float64
     calls: Float64
@@ -171,6 +173,25 @@ class Footprint:
         """Whether ``low_j`` and ``high_j`` say how sure a row is. Not where what was seen in one traced step
         stands for untraced ones too: what the meter resolves says nothing about how alike steps are."""
         return np.asarray(self.has_spread | (self.projected_j == 0))
+
+    @property
+    def beside_j(self) -> Float64 | None:
+        """What sharing by time alone gives each row, where another rule may give it something else."""
+        return self.time_based_j if self.rule == "calibrated" else None
+
+    def beside(self, time_based: Footprint) -> Footprint:
+        """The same with what an accounting by time alone has for each row, and for idle."""
+        found = dict(zip(time_based._keys(), time_based.energy_j.tolist(), strict=True))
+        idle_j = {account.domain.name: account.idle_j for account in time_based.accounts}
+        return replace(
+            self,
+            time_based_j=np.array([found.get(key, 0.0) for key in self._keys()]),
+            accounts=tuple(replace(one, idle_time_based_j=idle_j[one.domain.name]) for one in self.accounts),
+        )
+
+    def _keys(self) -> list[tuple[str, ...]]:
+        """What tells each row from the others."""
+        return list(zip(*(getattr(self, column) for column in _LABELS), strict=True))
 
     @cached_property
     def provenance(self) -> list[Provenance]:
@@ -285,6 +306,7 @@ class Footprint:
                 "low_j": float(self.low_j[row]),
                 "high_j": float(self.high_j[row]),
                 "projected_j": float(self.projected_j[row]),
+                "time_based_j": float(self.time_based_j[row]),
                 "active_s": float(self.active_s[row]),
                 "calls": round(float(self.calls[row])),
                 "spread": spread[row],
@@ -369,5 +391,6 @@ def _common(label: Labels, row: Int64, count: int) -> Labels:
 
 _LABELS = ("name", "op", "phase", "device", "domain")
 _TIMES = ("share_s", "active_s", "calls")
-_SUMMED = ("energy_j", "projected_j", "baseline_j", "calibrated_j", "cost_rms_j", *_TIMES, "block_j")
+_ENERGIES = ("energy_j", "projected_j", "baseline_j", "calibrated_j", "time_based_j", "cost_rms_j")
+_SUMMED = (*_ENERGIES, *_TIMES, "block_j")
 """What adds up; what one cost is off by, it is in every layer that has the operation."""

@@ -147,10 +147,12 @@ def domain_footprint(
             StepParts(work_s, idle_s, supply.untraced_s),
             waits_for_host=bool((rows.events.kind.codes[rows.event] == KERNEL).any()),
         )
+    all_idle_j = energy.idle + float(idle_j @ (extra.energy * extra.idle))
     account = Account(
         domain=supply.domain,
         measured_j=supply.measured_j,
-        idle_j=energy.idle + float(idle_j @ (extra.energy * extra.idle)),
+        idle_j=all_idle_j,
+        idle_time_based_j=all_idle_j,
         idle_s=seconds.idle + float(idle_s @ (extra.seconds * extra.idle)),
         idle_outside_steps_j=max(energy.idle - float(idle_j.sum()), 0.0) if step_of.count else 0.0,
         other_processes_j=supply.other_processes_j,
@@ -182,6 +184,7 @@ def _placed(
         _at_step(ratio, step) for ratio in (extra.energy, extra.seconds, extra.calls)
     )
     projected_j = np.zeros(count) if more_j is None else rows.total(charges.energy_j, more_j)
+    energy_j = rows.total(charges.energy_j) + projected_j
     first_ns, last_ns = _spans(rows, step_of, step, extra)
     return Footprint(
         name=rows.name,
@@ -189,10 +192,11 @@ def _placed(
         phase=rows.phase,
         device=rows.device,
         domain=Labels.of(account.domain.name, count),
-        energy_j=rows.total(charges.energy_j) + projected_j,
+        energy_j=energy_j,
         projected_j=projected_j,
         baseline_j=np.zeros(count),
         calibrated_j=_with_more(rows, charges.calibrated_j, more_j),
+        time_based_j=energy_j,
         share_s=rows.total(charges.share_s) + _more(rows, charges.share_s, more_s),
         active_s=rows.total(charges.active_s) + _more(rows, charges.active_s, more_s),
         calls=rows.executions() + (0.0 if more_calls is None else rows.executions(more_calls)),
@@ -246,6 +250,7 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
         projected_j=np.zeros(1),
         baseline_j=np.zeros(1),
         calibrated_j=np.zeros(1),
+        time_based_j=one * extra.unplaced_j,
         share_s=one * extra.unplaced_s,
         active_s=one * extra.unplaced_s,
         calls=np.zeros(1),

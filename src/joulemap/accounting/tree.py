@@ -34,6 +34,7 @@ class Node:
     provenance: Provenance
     spread: bool
     interval: bool
+    time_based_j: float | None = None
     children: tuple[Node, ...] = ()
 
     @property
@@ -113,6 +114,7 @@ def _level(footprint: Footprint, level: int, below: dict[str, list[Node]]) -> di
 
 
 def _node(rows: Footprint, row: int, path: str, phases: dict[str, float], children: list[Node]) -> Node:
+    beside_j = rows.beside_j
     return Node(
         name=leaf(path),
         path=path,
@@ -125,6 +127,7 @@ def _node(rows: Footprint, row: int, path: str, phases: dict[str, float], childr
         provenance=rows.provenance[row],
         spread=bool(rows.has_spread[row]),
         interval=bool(rows.has_interval[row]),
+        time_based_j=None if beside_j is None else float(beside_j[row]),
         children=_sorted(children),
     )
 

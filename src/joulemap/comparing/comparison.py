@@ -91,6 +91,11 @@ class Report:
     def exceeded(self) -> bool:
         return any(limit.exceeded for _, limit in self.limits)
 
+    @property
+    def rule(self) -> str:
+        """How energy was shared out, in all recordings alike."""
+        return self.comparisons[0].base.runs[0].footprint.rule
+
 
 def compare(
     variants: Sequence[Variant],
@@ -225,6 +230,7 @@ def to_json(report: Report) -> dict[str, Any]:
     alike = report.similarity
     return {
         "format": FORMAT,
+        "rule": report.rule,
         "by": report.question.by,
         "per": "step" if report.question.per_step else "run",
         "margin": report.question.margin,
@@ -272,6 +278,9 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
                 "p_corrected": row.p_corrected,
                 "verdict": row.verdict,
                 "spread": row.spread,
+                "base_time_based_j": row.base_time_based_j,
+                "variant_time_based_j": row.variant_time_based_j,
+                "time_based_relative": row.time_based_relative,
             }
             for row in one.rows
         ],

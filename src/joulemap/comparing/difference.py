@@ -34,7 +34,7 @@ class Difference:
     """One name in two variants: means, their difference with a 95 % interval, absolute and relative, and
     the verdict. The interval is of this row alone; ``p_corrected`` and the verdict of all rows together.
     Without ``spread`` the row was seen in one step only: the interval is that of the meters, and no verdict
-    stands on it."""
+    stands on it. The last two are the means that sharing by time alone gives."""
 
     name: str
     base_j: float
@@ -46,6 +46,8 @@ class Difference:
     p_corrected: float
     verdict: Verdict
     spread: bool
+    base_time_based_j: float
+    variant_time_based_j: float
 
     @property
     def difference_j(self) -> float:
@@ -55,6 +57,12 @@ class Difference:
     def relative(self) -> float | None:
         """The change as a part of the base; None where that drew nothing."""
         return self.difference_j / self.base_j if self.base_j > 0 else None
+
+    @property
+    def time_based_relative(self) -> float | None:
+        """The change that sharing by time alone sees."""
+        base_j = self.base_time_based_j
+        return (self.variant_time_based_j - base_j) / base_j if base_j > 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +88,8 @@ def differences(
     an interval that lies inside it says *no difference seen*, one that does not, *cannot tell*."""
     if not names:
         return []
-    found = _estimate(_Sample.of(names, base), _Sample.of(names, variant))
+    samples = _Sample.of(names, base), _Sample.of(names, variant)
+    found = _estimate(*samples)
     half_t = two_sided_t(np.full(len(names), chance), found.freedom)
     difference, half_j = found.variant_j - found.base_j, half_t * found.error_j
     corrected = holm(_p(difference, found))
@@ -99,6 +108,7 @@ def differences(
             float(corrected[row]),
             _verdict(float(difference[row]), bool(sure[row]), bool(small[row])),
             bool(found.known[row]),
+            *(float(sample.time_based_j[row]) for sample in samples),
         )
         for row, name in enumerate(names)
     ]
@@ -112,21 +122,23 @@ def _verdict(difference_j: float, sure: bool, small: bool) -> Verdict:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Energies and errors, a row for each name and a column for each recording, and whether the errors are
-    known. What a recording does not have, got nothing in it."""
+    """Energies and errors, a row for each name and a column for each recording; whether the errors are known,
+    and the mean that sharing by time alone gives. What a recording does not have, got nothing in it."""
 
     energy_j: Float64
     error_j: Float64
     known: NDArray[np.bool_]
+    time_based_j: Float64
 
     @classmethod
     def of(cls, names: Sequence[str], runs: Sequence[dict[str, Amount]]) -> _Sample:
-        nothing = Amount(0.0, 0.0, True)
+        nothing = Amount(0.0, 0.0, True, 0.0)
         amounts = [[run.get(name, nothing) for run in runs] for name in names]
         return cls(
             np.array([[amount.energy_j for amount in row] for row in amounts]),
             np.array([[amount.error_j for amount in row] for row in amounts]),
             np.array([all(amount.known for amount in row) for row in amounts]),
+            np.array([np.mean([amount.time_based_j for amount in row]) for row in amounts]),
         )
 
     @property

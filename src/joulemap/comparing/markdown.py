@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from joulemap.comparing.comparison import Comparison, Report
-from joulemap.comparing.outline import Entry, change, difference, outline
+from joulemap.comparing.outline import Entry, change, difference, outline, percent
 from joulemap.units import fmt
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
@@ -42,9 +42,11 @@ def _comparison(one: Comparison, report: Report) -> Iterator[str]:
     per = " of a step" if report.question.per_step else ""
     yield f"### Energy{per}: {variant} against {base}: {change(one.whole)}, {one.whole.verdict}"
     yield ""
-    yield f"| {report.question.by} | {base} | {variant} | difference | change (95 %) | verdict |"
-    yield "|---|--:|--:|--:|--:|---|"
-    yield from (_row(entry) for entry in outline(one.rows, report.question.by == "module"))
+    with_times = report.rule == "calibrated"
+    more = (" by time |", "--:|") if with_times else ("", "")
+    yield f"| {report.question.by} | {base} | {variant} | difference | change (95 %) | verdict |{more[0]}"
+    yield f"|---|--:|--:|--:|--:|---|{more[1]}"
+    yield from (_row(entry, with_times) for entry in outline(one.rows, report.question.by == "module"))
     yield ""
     for label, lone in ((base, one.only_base), (variant, one.only_variant)):
         if lone:
@@ -53,11 +55,13 @@ def _comparison(one: Comparison, report: Report) -> Iterator[str]:
     yield from (f"> {_plain(note)}\n" for note in one.notes)
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, with_times: bool) -> str:
     row = entry.row
     name = "&nbsp;" * 3 * entry.depth + _plain(entry.label)
     means = f"{fmt(row.base_j, 'J')} | {fmt(row.variant_j, 'J')}"
-    return f"| {name} | {means} | {difference(row)} | {change(row)} | {_SIGNS[row.verdict]} |"
+    cells = [name, means, difference(row), change(row), _SIGNS[row.verdict]]
+    cells += [percent(row.time_based_relative)] if with_times else []
+    return f"| {' | '.join(cells)} |"
 
 
 def _plain(text: str) -> str:

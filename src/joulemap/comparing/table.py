@@ -16,6 +16,7 @@ from joulemap.units import fmt
 from joulemap.views.table import printable
 
 _STYLES = {"more": "bold red", "less": "bold green", "no difference seen": "dim", "cannot tell": "yellow"}
+_BY_TIME = " By time: the change that sharing by time alone sees (--rule exact)."
 _MOST_UNMATCHED = 8
 _NARROW, _WIDE = 80, 100
 
@@ -52,7 +53,8 @@ def _comparison(one: Comparison, report: Report, console: Console) -> None:
     console.print(
         Text(
             "± and … are 95 % intervals of each row by itself; verdicts are corrected for all rows (Holm). "
-            f"No difference seen: none beyond {100 * report.question.margin:.3g} % of the base.",
+            f"No difference seen: none beyond {100 * report.question.margin:.3g} % of the base."
+            f"{_BY_TIME if report.rule == 'calibrated' else ''}",
             style="dim",
         ),
         soft_wrap=not console.is_terminal,
@@ -70,13 +72,16 @@ def _rows(one: Comparison, report: Report, console: Console) -> Table:
     table.add_column("difference", justify="right", no_wrap=True)
     table.add_column("change", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
+    with_times = report.rule == "calibrated"
+    if with_times:
+        table.add_column("by time", justify="right", no_wrap=True)
     for entry in outline(one.rows, report.question.by == "module"):
         row = entry.row
         name = Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
         means = (fmt(row.base_j, "J"), fmt(row.variant_j, "J")) if wide else ()
-        table.add_row(
-            name, *means, difference(row), shown(row), Text(row.verdict, style=_STYLES[row.verdict])
-        )
+        verdict = Text(row.verdict, style=_STYLES[row.verdict])
+        times = (percent(row.time_based_relative),) if with_times else ()
+        table.add_row(name, *means, difference(row), shown(row), verdict, *times)
     return table
 
 

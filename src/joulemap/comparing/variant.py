@@ -33,15 +33,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An energy in one recording, its standard error within that recording, and whether that is known."""
+    """An energy in one recording, its standard error within that recording, whether that is known, and what
+    sharing by time alone gives."""
 
     energy_j: float
     error_j: float
     known: bool
+    time_based_j: float
 
     def per(self, count: int) -> Amount:
         """The same of one of ``count`` equal parts."""
-        return Amount(self.energy_j / count, self.error_j / count, self.known)
+        return Amount(self.energy_j / count, self.error_j / count, self.known, self.time_based_j / count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,22 +101,25 @@ def _amounts(run: Run, by: By, per_step: bool) -> dict[str, Amount]:
     for account in footprint.accounts:
         low, high = account.idle_interval_j(footprint.blocks)
         known = int((account.idle_block_j > 0).sum()) >= 2
-        found[f"{account.domain.name} idle"] = _amount(account.idle_j, low, high, known)
+        by_time_j = account.idle_time_based_j
+        found[f"{account.domain.name} idle"] = _amount(account.idle_j, low, high, known, by_time_j)
     if by == "module":
         for _, node in footprint.tree().walk():
-            found[node.path] = _amount(node.energy_j, node.low_j, node.high_j, node.spread)
+            by_time_j = node.energy_j if node.time_based_j is None else node.time_based_j
+            found[node.path] = _amount(node.energy_j, node.low_j, node.high_j, node.spread, by_time_j)
     else:
         rows = footprint.rollup(footprint.name if by == "tensor" else getattr(footprint, by), keep=())
-        columns = zip(rows.name, rows.energy_j, rows.low_j, rows.high_j, rows.has_spread, strict=True)
-        for name, energy, low, high, known in columns:
-            found[name] = _amount(float(energy), float(low), float(high), bool(known))
+        numbers = (rows.energy_j, rows.low_j, rows.high_j, rows.has_spread, rows.time_based_j)
+        columns = zip(rows.name, *(column.tolist() for column in numbers), strict=True)
+        for name, energy, low, high, known, by_time_j in columns:
+            found[name] = _amount(energy, low, high, known, by_time_j)
     return {name: amount.per(run.steps) if per_step else amount for name, amount in found.items()}
 
 
-def _amount(energy_j: float, low_j: float, high_j: float, known: bool) -> Amount:
+def _amount(energy_j: float, low_j: float, high_j: float, known: bool, time_based_j: float) -> Amount:
     """The longer side of the interval: below, zero may cut it short."""
     half_j = max(high_j - energy_j, energy_j - low_j)
-    return Amount(energy_j, half_j / NORMAL_975, known)
+    return Amount(energy_j, half_j / NORMAL_975, known, time_based_j)
 
 
 def _whole(footprint: Footprint) -> Amount:
@@ -130,4 +135,4 @@ def _whole(footprint: Footprint) -> Amount:
     ]
     rms_j = float(np.sqrt(np.sum(np.square(meter))))
     low, high = intervals(np.array([energy_j]), block_j[None, :], footprint.blocks, np.array([rms_j]))
-    return _amount(energy_j, float(low[0]), float(high[0]), int((block_j > 0).sum()) >= 2)
+    return _amount(energy_j, float(low[0]), float(high[0]), int((block_j > 0).sum()) >= 2, energy_j)

@@ -7,7 +7,7 @@ from pathlib import Path
 from joulemap.accounting.diagram import Box, Diagram, energy_distribution
 from joulemap.errors import InputError
 from joulemap.exports.source import Source
-from joulemap.units import fmt_pm, fmt_share
+from joulemap.units import fmt, fmt_pm, fmt_share
 
 _LIGHT, _VIBRANT = (255, 247, 237), (234, 88, 12)
 _DARK_TEXT, _LIGHT_TEXT = "#1c1917", "#ffffff"
@@ -58,7 +58,8 @@ def _attributes(box: Box, heat: float) -> str:
 
 def told(box: Box) -> str:
     """What a pointer over the box says: the whole path, and energy with its interval."""
-    return f"{box.path}: {fmt_pm(box.energy_j, 'J', box.half_width_j)}, {fmt_share(box.share)}"
+    by_time = "" if box.time_based_j is None else f", by time {fmt(box.time_based_j, 'J')}"
+    return f"{box.path}: {fmt_pm(box.energy_j, 'J', box.half_width_j)}{by_time}, {fmt_share(box.share)}"
 
 
 def colours(heat: float) -> tuple[str, str]:

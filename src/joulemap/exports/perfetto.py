@@ -9,15 +9,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.charges import EventEnergy
-from joulemap.exports.source import Source, chunks
+from joulemap.exports.source import Charged, Source, chunks
 from joulemap.exports.tracks import tracks_of
 from joulemap.traces import NO_STEP, EventTrace, PowerTrace, Steps
 from joulemap.units import NS_PER_S
@@ -99,14 +98,14 @@ def _power_lines(trace: PowerTrace, pid: int, origin_ns: int) -> Iterator[str]:
 
 
 def _event_lines(source: Source, events: EventTrace, pids: list[int], origin_ns: int) -> Iterator[str]:
-    energies = source.event_energies()
+    charged = source.charged()
     tracks = tracks_of(events)
     for track, name, device in zip(range(len(tracks.names)), tracks.names, tracks.device, strict=True):
         yield _named("thread_name", pids[device], track + 1, name)
     places = chunks(len(events))
     words = _Words(events)
     for rows in source.tracked(places, len(places)):
-        yield from _slices(events, rows, words, tracks.of_event, pids, energies, origin_ns)
+        yield from _slices(events, rows, words, tracks.of_event, pids, charged, origin_ns)
 
 
 class _Words:
@@ -124,11 +123,13 @@ def _slices(
     words: _Words,
     track: NDArray[np.int32],
     pids: list[int],
-    energies: list[EventEnergy],
+    charged: Charged,
     origin_ns: int,
 ) -> Iterator[str]:
     some = events.take(rows)
-    joules = [one.energy_j[rows].tolist() for one in energies]
+    domains = [json.dumps(f"energy_j {one.domain.name}") for one in charged.by_domain]
+    joules = [one.energy_j[rows].tolist() for one in charged.by_domain]
+    by_time_j = [None] * len(some) if charged.time_based_j is None else charged.time_based_j[rows].tolist()
     columns = zip(
         some.name.codes.tolist(),
         some.op.codes.tolist(),
@@ -138,27 +139,32 @@ def _slices(
         (some.start_ns - origin_ns).tolist(),
         (some.end_ns - some.start_ns).tolist(),
         track[rows].tolist(),
-        *joules,
+        zip(*joules, strict=True) if joules else [()] * len(some),
+        by_time_j,
         strict=True,
     )
-    for name, op, phase, device, step, start_ns, length_ns, tid, *charged in columns:
+    for name, op, phase, device, step, start_ns, length_ns, tid, parts_j, time_based_j in columns:
         in_step = "" if step == NO_STEP else f',"step":{step}'
         what = f'"op":{words.op[op]},"phase":{words.phase[phase]}{in_step}'
-        arguments = f"{{{what}{_charged(charged, length_ns, energies)}}}"
+        arguments = f"{{{what}{_charged(parts_j, time_based_j, length_ns, domains)}}}"
         yield _slice(
             words.name[name], pids[device], tid + 1, start_ns, length_ns, words.phase[phase], arguments
         )
 
 
-def _charged(charged: list[float], length_ns: int, energies: list[EventEnergy]) -> str:
-    """The energy of one execution, by domain where it has several, and its power."""
-    total_j = sum(charged)
+def _charged(
+    parts_j: Sequence[float], time_based_j: float | None, length_ns: int, domains: Sequence[str]
+) -> str:
+    """The energy of one execution, by domain where it has several; its power; its energy by time alone."""
+    total_j = sum(parts_j)
     text = f',"energy_j":{total_j:.6g}'
     if length_ns:
         text += f',"power_w":{total_j / length_ns * NS_PER_S:.4g}'
-    parts = [(one.domain.name, joules) for one, joules in zip(energies, charged, strict=True) if joules]
+    if time_based_j is not None:
+        text += f',"time_based_j":{time_based_j:.6g}'
+    parts = [(domain, joules) for domain, joules in zip(domains, parts_j, strict=True) if joules]
     if len(parts) > 1:
-        text += "".join(f",{json.dumps(f'energy_j {name}')}:{joules:.6g}" for name, joules in parts)
+        text += "".join(f",{domain}:{joules:.6g}" for domain, joules in parts)
     return text
 
 

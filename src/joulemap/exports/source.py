@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
+
+import numpy as np
 
 from joulemap.accounting import Footprint, Rule
 from joulemap.accounting.charges import EventEnergy, energy_of_events
 from joulemap.accounting.summarise import summarised_names
 from joulemap.api import account
+from joulemap.calibration.recorded import calibrated
 from joulemap.errors import InputError
 from joulemap.program import Program
 from joulemap.recording import Recording
+from joulemap.traces import Float64
 
 CHUNK = 1 << 16
 """Events that are turned into text or rows at a time: memory does not grow with the file."""
@@ -31,6 +35,16 @@ class Asked:
     summarised: bool = False
     rules: Sequence[str] = ()
     rule: Rule = "exact"
+
+
+@dataclass(frozen=True, eq=False)
+class Charged:
+    """What each execution was charged: over all domains, by domain, and by time alone where that is not the
+    rule."""
+
+    energy_j: Float64
+    by_domain: list[EventEnergy]
+    time_based_j: Float64 | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +73,35 @@ class Source:
         operations = {new[name]: kind for name, kind in program.operations.items()}
         return Program.of(operations, [(new[source], new[target]) for source, target in program.edges])
 
-    def event_energies(self) -> list[EventEnergy]:
-        """What each execution was charged, by domain."""
-        if self.asked.rule != "exact":
+    def charged(self) -> Charged:
+        """What each execution was charged."""
+        if self.asked.rule == "recency":
             raise InputError(
-                f"Single executions are shared out by time; the rule {self.asked.rule!r} is for footprints.",
+                "Single executions are shared out by time or by calibrated costs; recency is for footprints.",
                 "Leave out --rule.",
             )
+        by_time = self._charged()
+        if self.asked.rule == "exact":
+            return by_time
+        found = calibrated(self.recording)
+        idle_weight = {found.calibration.device: found.calibration.idle_w}
+        return replace(self._charged(found.weights.watts, idle_weight), time_based_j=by_time.energy_j)
+
+    def _charged(
+        self, weights: Float64 | None = None, idle_weight: Mapping[str, float] | None = None
+    ) -> Charged:
         recording = self.recording
-        return energy_of_events(
-            recording.events(),
+        events = recording.events()
+        by_domain = energy_of_events(
+            events,
             recording.power(),
             steps=recording.steps(),
             window_ns=recording.info.window_ns,
             shares=recording.shares(),
+            weights=weights,
+            idle_weight=idle_weight,
         )
+        return Charged(sum((one.energy_j for one in by_domain), np.zeros(len(events))), by_domain)
 
     @property
     def _merges(self) -> bool:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from joulemap import __version__
 from joulemap.exports.source import Source, chunks
-from joulemap.traces import Float64
 
 TABLES = ("footprint", "events", "power", "steps")
 
@@ -60,17 +59,18 @@ def _kind(value: object) -> pa.DataType:
 
 
 def _events(source: Source) -> tuple[int, Callable[[slice], pa.Table]]:
-    """Every execution with what it was charged, over all domains."""
-    events = source.recording.events()
-    charged: Float64 = np.zeros(len(events))
-    for one in source.event_energies():
-        charged += one.energy_j
+    """Every execution with what it was charged, over all domains; by time alone too, where that is not the
+    rule."""
+    events, charged = source.recording.events(), source.charged()
+    energies = {"energy_j": charged.energy_j}
+    if charged.time_based_j is not None:
+        energies["time_based_j"] = charged.time_based_j
 
     def part(rows: slice) -> pa.Table:
         some = events.take(rows)
         words = {name: getattr(some, name).to_arrow() for name in ("name", "op", "phase", "kind", "device")}
         times = {"start_ns": some.start_ns, "end_ns": some.end_ns, "step": some.step}
-        return pa.table({**words, **times, "energy_j": charged[rows]})
+        return pa.table({**words, **times, **{name: joules[rows] for name, joules in energies.items()}})
 
     return len(events), part
 

@@ -101,7 +101,8 @@ def _parents(tree: Tree) -> list[int]:
 def _view(tree: Tree, index: dict[str, int]) -> dict[str, Any]:
     found = [node for _, node in tree.walk()]
     words = list(dict.fromkeys(node.provenance for node in found))
-    return {
+    beside = [node.time_based_j for node in found if node.time_based_j is not None]
+    return ({"time_based_j": column(beside)} if beside else {}) | {
         "node": [index[node.path] for node in found],
         "energy_j": column(node.energy_j for node in found),
         "low_j": column(node.low_j for node in found),

@@ -30,7 +30,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table. ``share`` is of what the program drew, idle included; None is unknown."""
+    """One line of a table. ``share`` is of what the program drew, idle included; None is unknown.
+
+    ``time_based_j`` is what sharing by time alone gives, where that is not the rule."""
 
     label: str
     path: str
@@ -45,6 +47,7 @@ class Line:
     provenance: str = "apportioned"
     spread: bool = True
     interval: bool = True
+    time_based_j: float | None = None
     more: int = 0
 
     @property

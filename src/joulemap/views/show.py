@@ -129,7 +129,9 @@ def _idle_lines(footprint: Footprint) -> Iterator[Line]:
     """Each device's idle energy, and where steps are known, how much of it was waiting inside them."""
     for account in footprint.accounts:
         for line in _idle_of(account, footprint.blocks, drawn_j(footprint)) if account.idle_j else ():
-            yield replace(line, provenance=account.domain.provenance)
+            whole = footprint.beside_j is not None and line.depth == 0
+            by_time_j = account.idle_time_based_j if whole else None
+            yield replace(line, provenance=account.domain.provenance, time_based_j=by_time_j)
 
 
 def _idle_of(account: Account, blocks: Blocks, total: float) -> Iterator[Line]:
@@ -250,6 +252,7 @@ def _line(node: Node, label: str, depth: int, total_j: float) -> Line:
         provenance=node.provenance,
         spread=node.spread,
         interval=node.interval,
+        time_based_j=node.time_based_j,
     )
 
 
@@ -272,6 +275,7 @@ def _group_lines(footprint: Footprint, question: Question) -> list[Line]:
             provenance=rows.provenance[row],
             spread=bool(rows.has_spread[row]),
             interval=bool(rows.has_interval[row]),
+            time_based_j=None if rows.beside_j is None else float(rows.beside_j[row]),
         )
         for row, label in enumerate(rows.name)
     ]

@@ -62,6 +62,8 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     ]
     if with_bars:
         columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
+    if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):
+        columns.insert(1, ("by time", [_joules(line.time_based_j) for line in lines]))
     columns += [(phase, [_joules(line.phases.get(phase)) for line in lines]) for phase in phases]
     if with_times and lines:
         columns += zip(
@@ -172,6 +174,8 @@ def _footnotes(answer: Answer) -> list[str]:
     notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
     if answer.question.by != "step":
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
+    if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):
+        notes.append("by time: what the same energy would be, shared out by time alone (--rule exact).")
     if answer.question.by != "step":
         notes += _unsure(answer.lines)
     words = {line.provenance for line in answer.lines if not line.more}
@@ -192,7 +196,7 @@ def _unsure(lines: Sequence[Line]) -> list[str]:
     alone = sum(line.interval and not line.spread for line in lines)
     notes = []
     if unknown:
-        notes.append(f"{unknown} of {len(lines)} lines have no ±: seen in one traced step, for all of them.")
+        notes.append(f"{unknown} of {len(lines)} lines have no ±: one traced step stands for all of them.")
     if alone:
         notes.append(f"{alone} of {len(lines)} lines have the meter's ± alone: seen in one step at most.")
     return notes

@@ -1,15 +1,16 @@
 "use strict";
 // What `joulemap compare --json` says: differences with intervals and verdicts, and how alike the variants are.
 
-function comparedParts({ correction, margin, comparisons, similarity }) {
+function comparedParts({ rule, correction, margin, comparisons, similarity }) {
   const note = (...sentences) => el("p", { class: "note" }, sentences.join(" "));
   return [
     el("h2", {}, "What changed"),
     note(
       `Each against the first, as joulemap compare does it, corrected for many comparisons (${printable(correction)}).`,
       `No difference seen: none beyond ${percent(margin)} of the base.`,
+      rule === "calibrated" ? "By time: the change that sharing by time alone sees." : "",
     ),
-    comparisons.map(differences),
+    comparisons.map((one) => differences(one, rule)),
     el("h2", {}, "How alike they are"),
     note("Over the tensors that both have, layers of a kind together. A row’s recording less the column’s."),
     similarities(similarity),
@@ -17,7 +18,7 @@ function comparedParts({ correction, margin, comparisons, similarity }) {
 }
 
 // One variant against the base: each module's difference with its interval and a verdict.
-function differences({ base, variant, rows, only_in_base, only_in_variant, notes }) {
+function differences({ base, variant, rows, only_in_base, only_in_variant, notes }, rule) {
   const columns = [
     ["module", (row) => printable(row.name)],
     [printable(base.label), (row) => quantity(row.base_j, "J"), true],
@@ -25,7 +26,8 @@ function differences({ base, variant, rows, only_in_base, only_in_variant, notes
     ["difference", (row) => datum(moreJoules(row.difference_j), row.difference_j, () => differenceCard(row)), true],
     ["change (95 %)", change, true],
     ["verdict", (row) => el("span", { class: `verdict ${row.verdict}` }, row.verdict)],
-  ];
+    rule === "calibrated" ? ["by time", timeBasedChange, true] : null,
+  ].filter(Boolean);
   const compared = table(`${printable(variant.label)} against ${printable(base.label)}`, columns, rows);
   const lone = [...only_in_base.map(withoutCounterpart(base)), ...only_in_variant.map(withoutCounterpart(variant))];
   const sentences = [...(lone.length ? [`Without a counterpart: ${lone.join(", ")}.`] : []), ...notes.map(printable)];
@@ -44,8 +46,12 @@ function withoutCounterpart({ label }) {
 
 function change({ relative, relative_low, relative_high }) {
   if (relative === null) return "";
-  const interval = relative_low === null ? "" : ` (${morePercent(relative_low)} … ${morePercent(relative_high)})`;
-  return morePercent(relative) + interval;
+  const interval = relative_low === null ? "" : ` (${signedPercent(relative_low)} … ${signedPercent(relative_high)})`;
+  return signedPercent(relative) + interval;
+}
+
+function timeBasedChange({ time_based_relative }) {
+  return time_based_relative === null ? "" : signedPercent(time_based_relative);
 }
 
 function differenceCard(row) {
@@ -69,10 +75,6 @@ function moreJoules(value) {
 
 function moreWatts(value) {
   return signed(value, (amount) => quantity(amount, "W"));
-}
-
-function morePercent(value) {
-  return signed(value, percent);
 }
 
 // Figure 9 of the paper: how alike the variants are, tensor by tensor.

@@ -53,6 +53,16 @@ function interval(row) {
   return row.interval ? range(row.low_j, row.high_j, "J") : "not known";
 }
 
+// What sharing by time alone gives, and how far that is from the calibrated energy.
+function besideCalibrated({ energy_j, time_based_j }) {
+  const off = energy_j > 0 ? ` (${signedPercent(time_based_j / energy_j - 1)})` : "";
+  return quantity(time_based_j, "J") + off;
+}
+
+function signedPercent(share) {
+  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${percent(Math.abs(share))}`;
+}
+
 function range(low, high, unit) {
   return `${quantity(low, unit)} to ${quantity(high, unit)}`;
 }

@@ -42,7 +42,7 @@ class Model {
   row(node, phase) {
     const view = this.view(phase);
     if (node === PROGRAM) return this.program(phase);
-    const row = Object.fromEntries(COLUMNS.map((column) => [column, view[column][node]]));
+    const row = Object.fromEntries(view.columns.map((column) => [column, view[column][node]]));
     return { ...row, provenance: view.provenances[view.provenance[node]] };
   }
 
@@ -108,6 +108,7 @@ class Model {
         energy_j: row.energy_j,
         low_j: row.low_j,
         high_j: row.high_j,
+        ...(row.time_based_j === undefined ? {} : { time_based_j: row.time_based_j }),
         active_s: row.active_s,
         calls: row.calls,
         spread: Boolean(row.spread),
@@ -119,14 +120,16 @@ class Model {
 }
 
 function unpacked(packed, length) {
+  const columns = packed.time_based_j ? [...COLUMNS, "time_based_j"] : COLUMNS;
   const view = {
+    columns,
     provenances: packed.provenances,
     provenance: new Uint8Array(length),
     flows: new Map(packed.edges.map(([level, ...ends]) => [level, ends])),
   };
-  for (const column of COLUMNS) view[column] = new Float64Array(length);
+  for (const column of columns) view[column] = new Float64Array(length);
   packed.node.forEach((node, at) => {
-    for (const column of [...COLUMNS, "provenance"]) view[column][node] = packed[column][at];
+    for (const column of [...columns, "provenance"]) view[column][node] = packed[column][at];
   });
   return view;
 }

@@ -50,16 +50,14 @@ function behind(label, make, csvName, records) {
 }
 
 function rowsTable(caption, rows, first = "name") {
-  return table(
-    caption,
-    [
-      [first, (row) => printable(row.name)],
-      ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
-      ["95 % interval", interval, true],
-      ["time", (row) => duration(row.active_s), true],
-      ["executions", (row) => count(row.calls), true],
-      ["provenance", (row) => row.provenance],
-    ],
-    rows,
-  );
+  const columns = [
+    [first, (row) => printable(row.name)],
+    ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
+    ["95 % interval", interval, true],
+    rows.some((row) => row.time_based_j !== undefined) ? ["by time alone", besideCalibrated, true] : null,
+    ["time", (row) => duration(row.active_s), true],
+    ["executions", (row) => count(row.calls), true],
+    ["provenance", (row) => row.provenance],
+  ];
+  return table(caption, columns.filter(Boolean), rows);
 }

@@ -20,7 +20,19 @@ function tensorsSection(data) {
       bars("By energy (STEF)", data.tensors.energy, energy, "stef.csv"),
       bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv"),
     ),
+    data.tensors.changed && changedTable(data.tensors.changed),
   );
+}
+
+// What calibration has changed, the largest differences first.
+function changedTable(rows) {
+  const columns = [
+    ["tensor", (row) => qualifiedName(row.name)],
+    ["calibrated", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
+    ["by time alone", besideCalibrated, true],
+    ["provenance", (row) => row.provenance],
+  ];
+  return withCsv(table("What calibration changed most", columns, rows), "calibrated.csv", () => rows.map(tensorRecord));
 }
 
 // What a bar shows; without a known interval its ends are the value itself.

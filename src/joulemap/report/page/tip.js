@@ -59,6 +59,7 @@ function energyCard(title, row, more) {
     lines: [
       ["energy", joules(row)],
       ["95 % interval", interval(row)],
+      row.time_based_j === undefined ? null : ["by time alone", besideCalibrated(row)],
       ...(more || []),
       ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
     ],
