@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulemap.accounting.fusions import left_whole
 from joulemap.frameworks.imported import ImportedTrace, named_share
 from joulemap.frameworks.jax.profiles import read_profiles
 from joulemap.traces import EventTrace
@@ -75,10 +76,26 @@ def test_nearly_everything_has_a_name(linen: tuple[ImportedTrace, Path]) -> None
 
 
 def test_splitting_fusions_loses_nothing(linen: tuple[ImportedTrace, Path]) -> None:
-    split, whole = linen[0].events, read_profiles([linen[1]], whole_fusions=True).events
+    split, whole = linen[0].events, left_whole(linen[0].events, linen[0].program.fusions)
     assert len(split) > len(whole)
     assert length_ns(split) == length_ns(whole)
     assert split.span_ns == whole.span_ns
+
+
+def test_fusions_are_put_together_again_exactly(
+    linen: tuple[ImportedTrace, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = left_whole(linen[0].events, linen[0].program.fusions)
+    monkeypatch.setattr("joulemap.frameworks.jax.naming._split", lambda *_: ())
+    never = read_profiles([linen[1]])
+    assert never.program.fusions == ()
+    assert sorted(rows(again)) == sorted(rows(never.events))
+
+
+def rows(events: EventTrace) -> list[tuple[Any, ...]]:
+    layer = [name.rpartition("/")[0] for name in events.name]
+    words = (layer, events.phase, events.kind, events.lane or (), events.device)
+    return list(zip(*words, events.start_ns.tolist(), events.end_ns.tolist(), strict=True))
 
 
 def length_ns(events: EventTrace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulemap.accounting.fusions import left_whole
 from joulemap.frameworks.imported import ImportedTrace, named_share
 from joulemap.frameworks.jax.host import host_events
 from joulemap.frameworks.jax.kernels import kernel_events
@@ -57,8 +59,12 @@ def test_a_session_in_which_nothing_lasted_is_empty() -> None:
 class TestOnTheH200:
     def test_fusions_are_split_and_nothing_is_lost(self) -> None:
         path = H200 / "jax-ops.xplane.pb"
-        split, whole = read_profiles([path]), read_profiles([path], whole_fusions=True)
+        split = read_profiles([path])
+        whole = replace(split, events=left_whole(split.events, split.program.fusions))
         assert sum(kernel_ms(split).values()) == pytest.approx(sum(kernel_ms(whole).values()), rel=1e-9)
+        gpu = read_space(path).events[f"{GPU}0"]
+        kernels = sum(gpu.lines[line].name.startswith("Stream") for line in gpu.line.tolist())
+        assert list(whole.events.kind).count("kernel") == kernels
         assert len(split.events) > len(whole.events)
         assert named_share(split.events) > 0.99
         for layer in range(6):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from joulemap.accounting import Footprint, Rule, attribute
+from joulemap.accounting.fusions import left_whole
+from joulemap.errors import InputError
+from joulemap.program import Fusion
 from joulemap.recorder.recover import recovered
 from joulemap.recording import Recording
 from joulemap.recording.folder import EVENTS
@@ -20,10 +24,15 @@ def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
     return recovered(Path(path), salvage)
 
 
-def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact") -> Footprint:
-    """Account a recording, or the recording at a path; conservation is checked."""
+def account(
+    recording: Recording | str | os.PathLike[str], rule: Rule = "exact", *, whole_fusions: bool = False
+) -> Footprint:
+    """Account a recording, or the recording at a path; conservation is checked. ``whole_fusions`` does not
+    split fusions over their layers: each goes where its result was computed."""
     opened = recording if isinstance(recording, Recording) else load(recording)
     events, power = opened.events(), opened.power()
+    if whole_fusions:
+        events = left_whole(events, _fusions(opened))
     weights, notes = _weights(opened) if rule == "calibrated" else ({}, [])
     footprint = attribute(
         events,
@@ -35,6 +44,16 @@ def account(recording: Recording | str | os.PathLike[str], rule: Rule = "exact")
         **weights,
     )
     return replace(footprint, warnings=(*opened.info.warnings, *opened.notes, *footprint.warnings, *notes))
+
+
+def _fusions(recording: Recording) -> Sequence[Fusion]:
+    fusions = recording.program().fusions
+    if not fusions:
+        raise InputError(
+            f"{recording.path} has no fusions that were split over several layers.",
+            "Those of JAX programs are; leave out --whole-fusions.",
+        )
+    return fusions
 
 
 def _weights(recording: Recording) -> tuple[dict[str, Any], list[str]]:

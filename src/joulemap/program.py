@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from joulemap.errors import InputError
@@ -48,13 +48,34 @@ def leaf(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class FusedPart:
+    """What a layer has in a fusion: its greatest operation there, and its share of the work."""
+
+    name: str
+    phase: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Operations of several layers that a compiler made one kernel of: where its result is computed, and the
+    parts that its events are split into, in their order in time."""
+
+    name: str
+    op: str
+    phase: str
+    parts: tuple[FusedPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Operations by qualified name with their type, and dataflow edges between them; ``phases`` of those
-    edges that are not there in every phase."""
+    edges that are not there in every phase; and the ``fusions`` that were split over their layers."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
     phases: Mapping[Edge, frozenset[str]] = field(default_factory=dict)
+    fusions: tuple[Fusion, ...] = ()
 
     @classmethod
     def of(
@@ -62,6 +83,7 @@ class Program:
         operations: Mapping[str, str],
         edges: Iterable[Edge],
         phases: Mapping[Edge, Set[str]] | None = None,
+        fusions: Iterable[Fusion] = (),
     ) -> Program:
         """Keep the edges whose both ends are operations, each once, without loops."""
         known = dict.fromkeys(
@@ -70,7 +92,7 @@ class Program:
             if source != target and source in operations and target in operations
         )
         told = {edge: frozenset(its) for edge, its in (phases or {}).items() if edge in known and its}
-        return cls(dict(operations), tuple(known), told)
+        return cls(dict(operations), tuple(known), told, tuple(dict.fromkeys(fusions)))
 
     @classmethod
     def joined(cls, programs: Sequence[Program]) -> Program:
@@ -82,7 +104,8 @@ class Program:
             for edge in program.edges:
                 its, others = program.phases.get(edge), phases.get(edge, frozenset())
                 phases[edge] = None if its is None or others is None else its | others
-        return cls.of(operations, phases, {edge: its for edge, its in phases.items() if its is not None})
+        told = {edge: its for edge, its in phases.items() if its is not None}
+        return cls.of(operations, phases, told, (one for program in programs for one in program.fusions))
 
     def among(self, present: Set[str], phase: str | None = None) -> Program:
         """The part of the program that is ``present``, in one phase or all of them, with edges through the
@@ -97,9 +120,11 @@ class Program:
     def to_json(self) -> str:
         index = {name: number for number, name in enumerate(self.operations)}
         pairs = [[index[source], index[target]] for source, target in self.edges]
-        content = {"operations": list(self.operations.items()), "edges": pairs}
+        content: dict[str, Any] = {"operations": list(self.operations.items()), "edges": pairs}
         if self.phases:
             content["phases"] = [sorted(self.phases.get(edge, ())) for edge in self.edges]
+        if self.fusions:
+            content["fusions"] = [asdict(one) for one in self.fusions]
         return json.dumps(content)
 
     @classmethod
@@ -111,9 +136,17 @@ class Program:
             edges = tuple((names[source], names[target]) for source, target in content["edges"])
             told = zip(edges, content.get("phases", ()), strict=False)
             phases = {edge: frozenset(map(str, its)) for edge, its in told if its}
+            fusions = tuple(map(_fusion, content.get("fusions", ())))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"This is not a program description: {error!r}.") from error
-        return cls(operations, edges, phases)
+        return cls(operations, edges, phases, fusions)
+
+
+def _fusion(content: Mapping[str, Any]) -> Fusion:
+    parts = tuple(
+        FusedPart(str(one["name"]), str(one["phase"]), float(one["share"])) for one in content["parts"]
+    )
+    return Fusion(str(content["name"]), str(content["op"]), str(content["phase"]), parts)
 
 
 def _through_gaps(followers: Mapping[str, Sequence[str]], present: Mapping[str, str]) -> Iterator[Edge]:

@@ -49,6 +49,11 @@ _OPTIONS = (
     click.option(
         "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
     ),
+    click.option(
+        "--whole-fusions",
+        is_flag=True,
+        help="Do not split a fusion of JAX over its layers: it goes where its result was computed.",
+    ),
     click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording."),
     click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table."),
     click.option("--csv", "as_csv", is_flag=True, help="The rows as CSV instead of a table."),
@@ -115,6 +120,7 @@ def show(
     net: bool = False,
     baseline: Sequence[str] = (),
     rule: Rule = "exact",
+    whole_fusions: bool = False,
     as_json: bool = False,
     as_csv: bool = False,
     out: Console | None = None,
@@ -128,7 +134,7 @@ def show(
     from joulemap.views.table import render
 
     with progress("accounting") as advance, watched(advance):
-        footprint = account(recording, rule)
+        footprint = account(recording, rule, whole_fusions=whole_fusions)
     baseline_w = baselines(recording, footprint, baseline) if net or baseline else None
     named = _regions(recording) if by == "region" else ()
     question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w, named)

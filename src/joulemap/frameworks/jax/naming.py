@@ -10,7 +10,7 @@ from joulemap.frameworks.jax import origins
 from joulemap.frameworks.jax.names import is_name_stack, read_stack
 from joulemap.frameworks.jax.work import works
 from joulemap.frameworks.xplane.hlo import Instruction, Module
-from joulemap.program import SEPARATOR
+from joulemap.program import SEPARATOR, FusedPart, Fusion
 
 RUNS_OTHERS = ("while", "call", "conditional", "async-start", "async-done")
 """Instructions that run others, and wait for them."""
@@ -43,11 +43,10 @@ class Part:
 
 
 class Naming:
-    """Names the instructions of some programs. ``whole`` leaves fusions whole: they go where their result
-    was computed."""
+    """Names the instructions of some programs."""
 
-    def __init__(self, modules: Mapping[int, Module], whole: bool = False) -> None:
-        self._modules, self._whole = modules, whole
+    def __init__(self, modules: Mapping[int, Module]) -> None:
+        self._modules = modules
         self._parts: dict[tuple[int, str], tuple[Part, ...]] = {}
         self._used: dict[int, Module] = {}
 
@@ -81,19 +80,31 @@ class Naming:
                     for after in self.parts(number, target):
                         yield before.named.name, after.named.name
 
+    def fusions(self) -> Iterator[Fusion]:
+        """The fusions that were asked about and have several parts."""
+        for (program, name), parts in self._parts.items():
+            module = self._modules.get(program)
+            instruction = module.instruction(name) if module else None
+            if module is not None and instruction is not None and len(parts) > 1:
+                whole = _whole(module, instruction)
+                fused = tuple(FusedPart(one.named.name, one.named.phase, one.share) for one in parts)
+                yield Fusion(whole.name, whole.op, whole.phase, fused)
+
     def _found(self, program: int, name: str) -> tuple[Part, ...]:
         module = self._modules.get(program)
         instruction = module.instruction(name) if module else None
         if module is None or instruction is None:
             return (Part(Named(f"{UNNAMED}/hlo/{name}", name, "other"), 1.0),)
         self._used[program] = module
-        if instruction.opcode == _FUSION and not self._whole:
-            parts = _split(module, instruction)
-            if parts:
-                return parts
-        source = module.source(name)
-        named = _named(module, source) if source is not None else None
-        return (Part(named or _in_loop(module, instruction) or _unnamed(instruction), 1.0),)
+        parts = _split(module, instruction) if instruction.opcode == _FUSION else ()
+        return parts or (Part(_whole(module, instruction), 1.0),)
+
+
+def _whole(module: Module, instruction: Instruction) -> Named:
+    """An instruction that is not split goes where its result is computed."""
+    source = module.source(instruction.name)
+    named = _named(module, source) if source is not None else None
+    return named or _in_loop(module, instruction) or _unnamed(instruction)
 
 
 def _in_loop(module: Module, instruction: Instruction) -> Named | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulemap.accounting.fusions import ends
 from joulemap.frameworks.jax.naming import Named, Part
 from joulemap.labels import Labels
 from joulemap.traces import Int64
@@ -28,9 +29,9 @@ def cut(start_ns: Int64, end_ns: Int64, place: Int64, table: Sequence[Sequence[P
     """``table[place[i]]`` are the parts of event i. They follow each other without a gap."""
     counts = np.array([len(parts) for parts in table] or [0], np.int64)
     first = np.cumsum(counts) - counts
-    ends = [np.cumsum([part.share for part in parts]) / sum(part.share for part in parts) for parts in table]
-    until = np.concatenate([np.zeros(0), *ends])
-    since = np.concatenate([np.zeros(0), *(np.concatenate(([0.0], one[:-1])) for one in ends)])
+    borders = [ends([part.share for part in parts]) for parts in table]
+    until = np.concatenate([np.zeros(0), *borders])
+    since = np.concatenate([np.zeros(0), *(np.concatenate(([0.0], one[:-1])) for one in borders)])
     row = np.repeat(np.arange(len(place)), counts[place])
     within = np.arange(len(row)) - np.repeat(np.cumsum(counts[place]) - counts[place], counts[place])
     part = first[place][row] + within

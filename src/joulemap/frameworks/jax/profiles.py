@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +17,10 @@ from joulemap.frameworks.wire import Torn
 from joulemap.frameworks.xplane.events import Events
 from joulemap.frameworks.xplane.hlo import Modules
 from joulemap.frameworks.xplane.space import GPU, HOST, METADATA, Space, damaged, read_space
-from joulemap.program import Program
+from joulemap.program import Fusion, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
 
 JAX = "jax"
-WHOLE_FUSIONS = "JOULEMAP_WHOLE_FUSIONS"
-"""An environment variable: set, and fusions are not split."""
-
 _WORK = ("op", "kernel")
 _STEP = "step_num"
 
@@ -36,6 +32,7 @@ class _Read:
     modules: Modules = field(default_factory=Modules)
     events: list[EventTrace] = field(default_factory=list)
     edges: dict[tuple[str, str], None] = field(default_factory=dict)
+    fusions: dict[Fusion, None] = field(default_factory=dict)
     steps: list[Int64] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     of_graphs: int = 0
@@ -51,7 +48,6 @@ def read_profiles(
     paths: Sequence[Path],
     progress: Callable[[float], None] | None = None,
     *,
-    whole_fusions: bool | None = None,
     leave_out_damaged: bool = True,
 ) -> ImportedTrace:
     """Read the files, each a session of the profiler, with the steps that the program marked in them.
@@ -59,9 +55,8 @@ def read_profiles(
     A damaged file is an ``InputError``, or is left out with a note.
     """
     read = _Read()
-    whole = bool(os.environ.get(WHOLE_FUSIONS)) if whole_fusions is None else whole_fusions
     for number, path in enumerate(paths):
-        problem = _problem_of_adding(read, path, str(number), whole)
+        problem = _problem_of_adding(read, path, str(number))
         if problem is not None and not leave_out_damaged:
             raise problem
         read.notes += [] if problem is None else [f"Left out: {problem.message}"]
@@ -70,14 +65,14 @@ def read_profiles(
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name=(), device=(), start_ns=none, end_ns=none, lane=())
     events = EventTrace.joined(read.events or [empty])
-    program = Program.of(_operations(events), read.edges)
+    program = Program.of(_operations(events), read.edges, fusions=read.fusions)
     return ImportedTrace(events, _steps(read.steps), program, JAX, [*read.notes, *_of_graphs(read)])
 
 
-def _problem_of_adding(read: _Read, path: Path, session: str, whole: bool) -> InputError | None:
+def _problem_of_adding(read: _Read, path: Path, session: str) -> InputError | None:
     """Add a file to what has been read; says what is wrong with it instead where it is damaged."""
     try:
-        _add(read, read_space(path), session, whole)
+        _add(read, read_space(path), session)
     except Torn as error:
         return damaged(path, error)
     except InputError as error:
@@ -85,8 +80,8 @@ def _problem_of_adding(read: _Read, path: Path, session: str, whole: bool) -> In
     return None
 
 
-def _add(read: _Read, space: Space, session: str, whole: bool) -> None:
-    naming = Naming(read.modules.of(space), whole)
+def _add(read: _Read, space: Space, session: str) -> None:
+    naming = Naming(read.modules.of(space))
     if HOST in space.events:
         read.events.append(host_events(space.events[HOST], session, naming))
         read.steps.append(_marked(space.events[HOST]))
@@ -95,6 +90,7 @@ def _add(read: _Read, space: Space, session: str, whole: bool) -> None:
         read.of_graphs += kernels.of_graphs
         read.unrestored += kernels.unrestored
     read.edges.update(dict.fromkeys(naming.edges()))
+    read.fusions.update(dict.fromkeys(naming.fusions()))
 
 
 def _kernels(space: Space, session: str, naming: Naming) -> Iterator[Kernels]:
