@@ -1,5 +1,6 @@
 """Characterising sensors: synthetic ones with known settings, live ones, and the H200."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
-from joulemap.meters.characterise import characterise, characterise_together, characteristics
+from joulemap.meters.characterise import FEWEST_UPDATES, characterise, characterise_together, characteristics
 from joulemap.meters.estimate import EstimateMeter
 from joulemap.meters.load import bursts, cpu_bursts, gpu_bursts
 from joulemap.meters.readings import Readings
@@ -154,19 +155,29 @@ def test_a_load_that_fails_leaves_the_rest(truth):
 
 
 def test_readings_of_one_device_are_taken_by_turns_under_one_load(truth):
-    """Each keeps its own character although they share the time."""
-    sensors = [Sensor("energy_j", 0.1), Sensor("power_w", 0.1, 0.025), Sensor("power_w", 0.1, 1.0)]
-    channels = [SyntheticMeter(truth, [one], speed=20.0).open()[0] for one in sensors]
-    times = []
+    """No update of any is missed while the load runs. Time goes on with every reading, so that no machine is
+    too slow for that."""
+    sensors = [Sensor("energy_j", 0.1), Sensor("power_w", 0.2, 0.025), Sensor("power_w", 0.1, 1.0)]
+    shown = [sense(truth.power, one) for one in sensors]
+    end_ns = max(int(one.after_ns[-1]) for one in shown)
+    now, asked = [0], []
+
+    def clock_ns():
+        now[0] += 10 * S // 1000
+        return now[0]
 
     def load(seconds):
-        times.append(seconds)
+        asked.append(seconds)
+        while now[0] < end_ns + S:
+            time.sleep(0.001)
         return load_of(truth)
 
-    found = characterise_together(channels, 1.0, load)
-    assert times == [1.0]
+    found = characterise_together(ReplayMeter(shown, clock_ns=clock_ns).open(), 0.0, load)
+    assert asked == [0.0]
     assert [one.quantity for one in found] == ["energy_j", "power_w", "power_w"]
-    assert all(one.updates > 0 and one.no_load == "" for one in found)
+    assert [one.updates for one in found] == [np.count_nonzero(np.diff(one.value)) for one in shown]
+    assert found[0].updates > found[1].updates > FEWEST_UPDATES
+    assert {one.no_load for one in found} == {""}
 
 
 def test_the_cpu_load_says_when_it_worked():
@@ -237,10 +248,10 @@ def characterise_h200():
     with np.load(SQUARE_WAVE) as data:
         rows, marks = data["rows"], data["marks"]
     found = {}
-    for name, (quantity, time, value) in H200.items():
+    for name, (quantity, when, value) in H200.items():
         now = [0]
         raw = Readings(
-            Domain(name, "GPU:0"), quantity, rows[:, time], rows[:, time + 1], rows[:, value] / 1000
+            Domain(name, "GPU:0"), quantity, rows[:, when], rows[:, when + 1], rows[:, value] / 1000
         )
         (channel,) = ReplayMeter([raw], clock_ns=lambda now=now: now[0]).open()
         values = []
