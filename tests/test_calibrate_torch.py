@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import joulemap
 from joulemap.calibrating import Candidates, calibrate
 from joulemap.calibration.book import Book
 from joulemap.calibration.operation import Operation
+from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.extract import _signature
+from joulemap.recording.info import save_info
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -22,11 +25,15 @@ from joulemap.frameworks.torch.replay import Call, NotRebuilt, Replayer, rebuilt
 
 PROGRAM = """
 import torch
+torch.set_float32_matmul_precision("high")
+torch.backends.cuda.enable_flash_sdp(False)
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(60):
     optimizer.zero_grad()
-    model(torch.rand(256, 256)).square().mean().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.rand(256, 256)).float()
+    loss.square().mean().backward()
     optimizer.step()
 """
 
@@ -99,6 +106,22 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert Replayer(Call.of(square.key), torch.device("cpu")).run(0.02)[2] >= 1
 
 
+def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> None:
+    before, plan = flags.current(), {"device": "cpu", "operations": [], "passes": 1, "idle_s": 0.0}
+    assert {"cudnn.benchmark", "cuda.math_sdp", "deterministic"} <= set(before)
+    other = {name: not value for name, value in before.items() if isinstance(value, bool)}
+    other |= {name: "ieee" for name in before if name.endswith("fp32_precision")}
+    try:
+        list(replays({**plan, "flags": {**other, "autocast": {"cuda": "bfloat16"}, "cuda.unheard_of": 1}}))
+        assert flags.current() == other
+        assert flags.autocast() == {}
+    finally:
+        flags.put(before)
+    assert flags.current() == before
+    with torch.autocast("cpu", torch.bfloat16):
+        assert flags.autocast() == {"cpu": "bfloat16"}
+
+
 @torch.library.custom_op("joulemap_tests::speechless", mutates_args=())
 def speechless(x: torch.Tensor) -> torch.Tensor:
     """An operation that fails without a word."""
@@ -133,6 +156,10 @@ def test_a_recording_is_calibrated_and_accounted_by_it(tmp_path: Path) -> None:
     book = Book(tmp_path)
     with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
         joulemap.account(path, "calibrated")
+    recording = joulemap.load(path)
+    chosen = recording.info.extra["flags"]
+    assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
+    assert chosen["autocast"] == {"cpu": "bfloat16"}
     found = calibrate(joulemap.load(path), 9.0, book)
     assert len(found.costs) >= 1
     assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in found.costs.values())
@@ -140,6 +167,13 @@ def test_a_recording_is_calibrated_and_accounted_by_it(tmp_path: Path) -> None:
     assert 0 < covered <= 1
     footprint = joulemap.account(path, "calibrated")
     footprint.check()
-    assert footprint.calibrated_j.sum() > 0
+    assert any("of the busy time of CPU is calibrated" in note for note in footprint.warnings)
     assert any("Closure" in note for note in footprint.warnings)
     assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
+    for what, info in {
+        "driver": {"host": {**recording.info.host, "driver": "nvidia 1.2"}},
+        "version of PyTorch": {"versions": {**recording.info.versions, "torch": "1.2.3"}},
+    }.items():
+        save_info(path, replace(recording.info, **info))
+        with pytest.raises(joulemap.JoulemapError, match=f"another {what}: .*1.2"):
+            calibrate(joulemap.load(path), 9.0, book)

@@ -190,6 +190,7 @@ def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path
     assert known.skipped == {}
     assert book.find(shelf) == known
     assert book.find(Shelf("here", "GPU:0 NVML", "560", "torch 2.13")) is None
+    assert book.find(replace(shelf, flags={"deterministic": True})) is None
     assert list(book.all_of("here")) == [shelf.key]
     assert (book.clear("there"), book.clear("here"), book.clear("here")) == (0, 2, 0)
     book.path.write_text("{")

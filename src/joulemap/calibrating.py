@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from joulemap.calibration.operation import Operation, Place, busy_s, by_time, pl
 from joulemap.calibration.recorded import CALIBRATION, own_power, signatures
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.budget import Plan
+from joulemap.recorder.finish import FLAGS
+from joulemap.recorder.host import host
 from joulemap.recorder.run import run
-from joulemap.recording import Recording
+from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm
@@ -76,6 +79,7 @@ class Candidates:
 def calibrate(recording: Recording, budget_s: float, book: Book) -> Calibration:
     """Replay what is not yet known, within the budget; the recording has the costs then."""
     candidates = Candidates.of(recording)
+    _check_surroundings(recording)
     shelf = _shelf(recording, candidates.power)
     known = book.find(shelf)
     unknown = {
@@ -107,7 +111,7 @@ def _replayed(chosen: Sequence[Operation], candidates: Candidates, recording: Re
                     "passes": PASSES,
                     "seconds": SHORTEST_S,
                     "idle_s": IDLE_S,
-                    "flags": recording.info.extra.get("flags", {}),
+                    "flags": recording.info.extra.get(FLAGS, {}),
                 }
             )
         )
@@ -166,6 +170,33 @@ def _same_domain(recording: Recording, like: PowerTrace) -> PowerTrace:
     )
 
 
+def _check_surroundings(recording: Recording) -> None:
+    """What operations cost here says nothing about another machine, driver or version of the framework."""
+    theirs, ours = _surroundings(recording.info), _surroundings(RecordingInfo(host=host(), versions=_torch()))
+    for what, name in theirs.items():
+        if name and name != ours[what]:
+            raise InputError(
+                f"The recording was made with another {what}: {name}, and this is {ours[what] or 'none'}.",
+                "Calibrate where the recording was made, or record again.",
+            )
+
+
+def _surroundings(info: RecordingInfo) -> dict[str, str]:
+    return {
+        "machine": str(info.host.get("machine", "")),
+        "driver": str(info.host.get("driver", "")),
+        "version of PyTorch": info.versions.get("torch", "").partition("+")[0],
+    }
+
+
+def _torch() -> dict[str, str]:
+    """The version that the replays will use."""
+    try:
+        return {"torch": version("torch")}
+    except PackageNotFoundError:
+        return {}
+
+
 def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     host, versions = recording.info.host, recording.info.versions
     return Shelf(
@@ -173,6 +204,7 @@ def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
         f"{power.domain.device} {power.domain.sensor}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
+        {name: value for name, value in recording.info.extra.get(FLAGS, {}).items() if name != "autocast"},
     )
 
 

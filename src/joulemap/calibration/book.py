@@ -1,6 +1,7 @@
 """Costs that were calibrated, kept in the user's cache folder and in the recordings that they were made for.
 
-A cost belongs to one machine, one device, one driver and one version of the framework.
+A cost belongs to one machine, one device, one driver, one version of the framework, and settings of it that
+choose between algorithms.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +66,14 @@ class Shelf:
     device: str
     driver: str
     framework: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """The framework's settings that choose between algorithms."""
 
     @property
     def key(self) -> str:
-        return " | ".join((self.machine, self.device, self.driver, self.framework))
+        said = json.dumps(self.flags, sort_keys=True).encode()
+        settings = f"settings {sha256(said).hexdigest()[:8]}" if self.flags else "settings unknown"
+        return " | ".join((self.machine, self.device, self.driver or "no driver", self.framework, settings))
 
 
 class Book:

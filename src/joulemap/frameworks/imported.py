@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,8 @@ class ImportedTrace:
     framework: str
     notes: list[str] = field(default_factory=list)
     signatures: tuple[Signature, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """The framework's settings that choose between algorithms."""
 
 
 def describe(events: EventTrace, steps: Steps) -> list[str]:

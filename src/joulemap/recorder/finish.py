@@ -34,7 +34,7 @@ from joulemap.recording.info import Status
 from joulemap.traces import EventTrace
 from joulemap.units import fmt_share
 
-REGIONS, SESSIONS, SIGNATURES, TRACING = "regions", "sessions", "signatures", "tracing"
+REGIONS, SESSIONS, SIGNATURES, TRACING, FLAGS = "regions", "sessions", "signatures", "tracing", "flags"
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "
     "joulemap must be installed for the Python that runs the program."
@@ -81,10 +81,15 @@ def finish(
     _put_signatures(writer, traces)
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)
+    flags = {name: value for one in traces for name, value in one.flags.items()}
     writer.update(
         warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
         versions={**writer.info.versions, **story.versions},
-        extra={**writer.info.extra, TRACING: {"budget": overhead, "share": story.tracing_share}},
+        extra={
+            **writer.info.extra,
+            TRACING: {"budget": overhead, "share": story.tracing_share},
+            **({FLAGS: flags} if flags else {}),
+        },
     )
     status: Status = "interrupted" if story.end_ns is None else "complete"
     writer.finish(status, window_ns)

@@ -19,7 +19,16 @@ def host() -> dict[str, Any]:
         "system": platform.platform(),
         "processor": _processor(),
         "cpus": os.cpu_count(),
+        **({"driver": found} if (found := gpu_driver()) else {}),
     }
+
+
+def gpu_driver(modules: Path = Path("/sys/module")) -> str:
+    """The version of the GPUs' driver; nothing where there is none, or it does not say."""
+    versions = [
+        path for path in (modules / name / "version" for name in ("nvidia", "amdgpu")) if path.exists()
+    ]
+    return " ".join(f"{path.parent.name} {path.read_text().strip()}" for path in versions)
 
 
 def versions() -> dict[str, str]:

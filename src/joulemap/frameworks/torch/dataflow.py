@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.frameworks.torch.flags import autocast
+
 _MOST_TENSORS, _MOST_NODES = 20_000, 50_000
 """In one session; what comes after is not looked at."""
 _DEEPEST = 7
@@ -65,6 +67,8 @@ class Dataflow:
         """From a module to the one around it, which computes with it by itself."""
         self.handed_out: Pairs = {}
         """From a module that has computed something by itself to one inside it."""
+        self.autocast: dict[str, str] = {}
+        """What modules were called to cast to, by the kind of device."""
         self.graph = Graph()
         self._made: dict[int, _Made] = {}
         self._thread = _Thread()
@@ -74,6 +78,7 @@ class Dataflow:
         around = self._thread.calls[-1] if self._thread.calls else None
         call = _Call(label, set())
         self._thread.calls.append(call)
+        self.autocast |= autocast()
         for storage, version, tensor in _tensors(inputs):
             key = storage._cdata
             call.given.add(key)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.frameworks.torch.dataflow import Dataflow
+from joulemap.frameworks.torch.flags import AUTOCAST, current
 
 FILE = "events.npz"
 FORMAT = 1
@@ -44,7 +45,7 @@ def write_events(
         columns["signature"], said["signatures"] = _signatures(kind, events)
         columns["node_sequence"], said["nodes"], columns["node_edges"] = flow.graph.columns()
         said |= {"passes": list(flow.passes), "taken_in": list(flow.taken_in)}
-        said |= {"handed_out": list(flow.handed_out)}
+        said |= {"handed_out": list(flow.handed_out), "flags": {**current(), AUTOCAST: flow.autocast}}
     columns["words"] = np.frombuffer(json.dumps(said).encode(), np.uint8)
     part = folder / f"{FILE}.part"
     with part.open("wb") as file:

@@ -71,6 +71,7 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
             Signature(name, op, phase, *_unpacked(said), calls)
             for (name, op, phase, said), calls in sorted(signatures.items())
         ),
+        flags=next((session.said["flags"] for session in reversed(sessions) if "flags" in session.said), {}),
     )
 
 

@@ -10,7 +10,6 @@ the result, as is every operation that could not be replayed, with the reason.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from joulemap.frameworks.torch import flags
 
 COPIES = 64
 CACHE_TIMES = 3
@@ -253,7 +254,7 @@ def replays(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     import torch
 
     device = torch.device(plan["device"])
-    _set_flags(plan.get("flags", {}))
+    flags.put(plan.get("flags", {}))
     skipped: set[str] = set()
     for number in range(plan["passes"]):
         for key in plan["operations"]:
@@ -282,17 +283,6 @@ def in_a_line(error: Exception) -> str:
     """An error as a reason: what it is, and the first line of what it says, if it says anything."""
     first = next(iter(str(error).splitlines()), "")[:200]
     return ": ".join(filter(None, (type(error).__name__, first)))
-
-
-def _set_flags(flags: Mapping[str, Any]) -> None:
-    """What chooses an algorithm."""
-    import torch
-
-    with contextlib.suppress(AttributeError):
-        torch.backends.cuda.matmul.allow_tf32 = bool(flags.get("matmul_tf32", False))
-        torch.backends.cudnn.allow_tf32 = bool(flags.get("cudnn_tf32", True))
-        torch.backends.cudnn.benchmark = bool(flags.get("cudnn_benchmark", False))
-        torch.use_deterministic_algorithms(bool(flags.get("deterministic", False)), warn_only=True)
 
 
 def main(plan: str, result: str) -> None:
