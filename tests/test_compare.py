@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from joulemap.accounting.student import student_975, two_sided_p, two_sided_t
 from joulemap.cli import main
 from joulemap.commands import compare as compare_command
 from joulemap.comparing import variant as variants
@@ -17,7 +18,6 @@ from joulemap.comparing.difference import CHANCE, differences, holm
 from joulemap.comparing.heatmap import heat_map
 from joulemap.comparing.names import matched, rename_rules
 from joulemap.comparing.similarity import Similarity, med, pcc
-from joulemap.comparing.student import two_sided_p, two_sided_t
 from joulemap.comparing.variant import WHOLE, Amount
 from joulemap.errors import InputError
 
@@ -137,6 +137,7 @@ def test_student_s_t_is_that_of_the_tables():
     tables = np.array([12.7062, 4.3027, 2.5706, 2.2281, 2.0423, 1.9600])
     assert two_sided_t(np.full(6, 0.05), freedom) == pytest.approx(tables, abs=5e-5)
     assert two_sided_p(tables, freedom) == pytest.approx(0.05, abs=1e-5)
+    assert [student_975(one) for one in (1, 9, 0)] == pytest.approx([12.706, 2.262, np.inf], abs=5e-4)
     assert two_sided_p(np.array([0.0, 1e9]), np.array([3.0, 3.0])) == pytest.approx([1.0, 0.0], abs=1e-9)
 
 

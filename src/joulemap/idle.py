@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulemap.accounting.baseline import Baseline
+from joulemap.accounting.student import NORMAL_975, student_975
+from joulemap.accounting.uncertainty import EDGE_RMS
 from joulemap.devices import Domain
 from joulemap.errors import JoulemapError
 from joulemap.meters.meter import Channel
@@ -23,9 +25,6 @@ from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
 
 SAMPLE_S = 0.5
-_NORMAL_975 = 1.959964
-_STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-_EDGE_RMS = 6**-0.5
 
 Facts = Callable[[], Mapping[str, float]]
 """Reads facts such as ``GPU:0 temperature_c`` and ``CPU load_percent``, as meters know them."""
@@ -125,7 +124,7 @@ def baseline_of(trace: PowerTrace, seconds: float, sample_s: float = SAMPLE_S) -
     samples = samples_w(trace, sample_s)[-max(round(seconds / sample_s), 2) :]
     taken_s = len(samples) * sample_s
     mean, half = mean_and_half_width(samples)
-    meter = _NORMAL_975 * _EDGE_RMS * mean * trace.period_s / taken_s
+    meter = NORMAL_975 * EDGE_RMS * mean * trace.period_s / taken_s
     half = float(np.hypot(half, meter))
     return Baseline(trace.domain.name, mean, max(mean - half, 0.0), mean + half, taken_s)
 
@@ -137,5 +136,5 @@ def mean_and_half_width(samples: Float64) -> tuple[float, float]:
     means = np.array([stretch.mean() for stretch in stretches if len(stretch)])
     if len(means) < 2:
         return float(samples.mean()), 0.0
-    student = _STUDENT_975[len(means) - 2]
+    student = student_975(len(means) - 1)
     return float(samples.mean()), float(student * means.std(ddof=1) / len(means) ** 0.5)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from joulemap.accounting.uncertainty import student_975
+from joulemap.accounting.student import student_975
 from joulemap.errors import InputError
 from joulemap.traces import Float64
 

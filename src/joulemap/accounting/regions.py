@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulemap.accounting.student import NORMAL_975
 from joulemap.accounting.supply import supply
 from joulemap.accounting.uncertainty import EDGE_RMS
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
 from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
-
-NORMAL_975 = 1.959964
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.accounting.student import NORMAL_975, student_975
 from joulemap.traces import Float64, Steps
 
 CONFIDENCE = 0.95
@@ -24,23 +25,6 @@ _DRAWS = 400
 _ROWS_AT_ONCE = 4096
 _MOST_BLOCKS = 100
 _FEW_STEPS = 24
-_NORMAL_975 = 1.959964
-_STUDENT_975 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +76,7 @@ def intervals(
         alike = blocks.kind == kind
         less, more = _bootstrap(block_j[:, alike], blocks.steps[alike])
         below, above = np.hypot(below, less), np.hypot(above, more)
-    meter = _NORMAL_975 * meter_rms_j
+    meter = NORMAL_975 * meter_rms_j
     low = energy_j - np.hypot(below, meter)
     # Gross energy is never below zero; net energy may be, and then its interval too.
     return np.where(energy_j < 0, low, np.maximum(low, 0.0)), energy_j + np.hypot(above, meter)
@@ -132,9 +116,4 @@ def _bootstrap(block_j: Float64, block_steps: NDArray[np.int64]) -> tuple[Float6
 def _small_sample(blocks: int) -> float:
     """Few blocks make a bootstrap too sure of itself: widen it as Student's t does the normal."""
     freedom = blocks - 1
-    return float(student_975(freedom) / _NORMAL_975 * (blocks / freedom) ** 0.5)
-
-
-def student_975(freedom: int) -> float:
-    """Student's t at 97.5 %: how many standard errors make a 95 % interval."""
-    return _STUDENT_975[freedom - 1] if freedom <= len(_STUDENT_975) else _NORMAL_975 + 2.4 / freedom
+    return float(student_975(freedom) / NORMAL_975 * (blocks / freedom) ** 0.5)

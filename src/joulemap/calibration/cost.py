@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.accounting.regions import NORMAL_975
+from joulemap.accounting.student import NORMAL_975
 from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S
 

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.comparing.student import two_sided_p, two_sided_t
+from joulemap.accounting.student import two_sided_p, two_sided_t
 from joulemap.comparing.variant import Amount
 from joulemap.traces import Float64
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from joulemap.accounting.footprint import Footprint
-from joulemap.accounting.regions import NORMAL_975
+from joulemap.accounting.student import NORMAL_975
 from joulemap.accounting.uncertainty import EDGE_RMS, intervals
 from joulemap.comparing.names import Rule, matched
 from joulemap.traces import Float64

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from joulemap.accounting.student import two_sided_t
 from joulemap.api import account, load
-from joulemap.comparing.student import two_sided_t
 from joulemap.energy import EnergyReader
 from joulemap.errors import InputError
 from joulemap.recorder.budget import Plan

@@ -9,13 +9,11 @@ from pathlib import PurePath
 import numpy as np
 
 from joulemap.accounting.calls import NO_CALL, CallFootprint
+from joulemap.accounting.student import NORMAL_975, student_975
 from joulemap.accounting.sums import sums_by
-from joulemap.accounting.uncertainty import student_975
 from joulemap.calls.table import Calls
 from joulemap.traces import Float64
 from joulemap.units import NS_PER_S
-
-NORMAL_975 = 1.959964
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from joulemap.accounting.footprint import Footprint
-from joulemap.accounting.regions import NORMAL_975, Region
+from joulemap.accounting.regions import Region
+from joulemap.accounting.student import NORMAL_975
 from joulemap.errors import InputError
 from joulemap.views.question import Line, Question, drawn_j
 

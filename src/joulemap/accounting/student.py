@@ -1,8 +1,9 @@
-"""Student's t distribution, as far as comparing means needs it."""
+"""Student's t distribution, as far as intervals of means and their comparison need it."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -13,6 +14,16 @@ _MOST_STEPS = 100
 _TINY = 1e-300
 _NORMAL_FROM = 1e7
 _LOG_GAMMA = np.vectorize(math.lgamma, otypes=[float])
+
+
+NORMAL_975 = 1.959964
+"""How many standard errors make a 95 % interval where the spread is known."""
+
+
+@cache
+def student_975(freedom: int) -> float:
+    """How many standard errors make a 95 % interval where the spread is known to some degrees of freedom."""
+    return float(two_sided_t(np.array([0.05]), np.array([float(freedom)]))[0]) if freedom > 0 else math.inf
 
 
 def two_sided_p(t: Float64, freedom: Float64) -> Float64:
