@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from joulemap.calibrating import Candidates, calibrate
 from joulemap.calibration.book import Book
 from joulemap.calibration.operation import Operation
 from joulemap.frameworks.torch import flags
-from joulemap.frameworks.torch.extract import _signature
+from joulemap.frameworks.torch.extract import _signatures
 from joulemap.recording.info import save_info
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.replay import Call, NotRebuilt, Replayer, rebuilt, replays  # noqa: E402
+from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
+from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
 
 PROGRAM = """
 import torch
@@ -41,23 +43,62 @@ for _ in range(60):
 SQUARE = Operation("aten::mm", "[[8, 8], [8, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]")
 
 
-def key(event: Any) -> str:
-    shapes, strides, types, scalars = (json.dumps(one) for one in json.loads(_signature(event)))
-    return Operation(event.name(), shapes, strides, types, scalars).key
+class Older:
+    """An event as torch 2.11 has it: of lists it says nothing, and of strides neither."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def name(self) -> str:
+        return str(self._event.name())
+
+    def dtypes(self) -> list[str]:
+        return list(self._event.dtypes())
+
+    def correlation_id(self) -> int:
+        return int(self._event.correlation_id())
+
+    def shapes(self) -> list[Any]:
+        shapes = zip(self._event.shapes(), self._event.dtypes(), strict=True)
+        return [[] if kind == "TensorList" else shape for shape, kind in shapes]
+
+    def concrete_inputs(self) -> list[Any]:
+        return [None if isinstance(one, list) else one for one in self._event.concrete_inputs()]
+
+
+def keys(events: Sequence[Any], tree: Any) -> dict[str, str]:
+    """The names of what was called, by the key of each call."""
+    codes, said = _signatures(type(events[0]), events, tree)
+    found = {}
+    for event, code in zip(events, codes.tolist(), strict=True):
+        columns = (json.dumps(one) for one in json.loads(said[code]))
+        found[Operation(event.name(), *columns).key] = event.name()
+    return found
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, str]:
-    """One training step of everything: every operation that was called, by its key."""
+def stepped() -> tuple[list[Any], Any]:
+    """One training step of everything: every operation that was called, and the profiler's tree."""
     table = torch.nn.Embedding(50, 32)
     model = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
-    optimizer = torch.optim.AdamW([*table.parameters(), *model.parameters()], foreach=True)
+    half = torch.nn.Parameter(torch.rand(5, 3, dtype=torch.bfloat16))
+    optimizers = [
+        torch.optim.AdamW([*table.parameters(), *model.parameters()], foreach=True),
+        torch.optim.Adam([{"params": [half]}, {"params": model.linear1.parameters()}], fused=True),
+    ]
     with torch.autograd.profiler.profile(record_shapes=True) as profile:
         states = model(table(torch.randint(0, 50, (4, 8))))
-        torch.cat([states, states.transpose(0, 1).transpose(0, 1)]).sum().backward()
-        optimizer.step()
-    events = profile.kineto_results.events()
-    return {key(one): one.name() for one in events if one.dtypes() and one.name().startswith("aten::")}
+        (torch.cat([states, states.transpose(0, 1).transpose(0, 1)]).sum() + half.sum()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    results = profile.kineto_results
+    known = [one for one in results.events() if one.dtypes() and one.name().startswith("aten::")]
+    return known, results.experimental_event_tree
+
+
+@pytest.fixture(scope="module")
+def seen(stepped: tuple[list[Any], Any]) -> dict[str, str]:
+    return keys(*stepped)
 
 
 def problem(one: str) -> str:
@@ -76,6 +117,33 @@ def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) ->
     assert {"aten::addmm", "aten::native_layer_norm", "aten::embedding", "aten::cat"} <= set(seen.values())
     assert not {"aten::mm", "aten::bmm", "aten::_softmax", "aten::native_layer_norm_backward"} & set(failed)
     assert len(failed) < 0.1 * len(seen), failed
+
+
+def test_lists_of_tensors_have_the_shapes_and_types_that_they_had(
+    stepped: tuple[list[Any], Any], seen: dict[str, str]
+) -> None:
+    """Foreach and fused optimizers: two groups that differ are two operations, with older events, too."""
+    events, tree = stepped
+    older = keys([Older(one) for one in events], tree)
+    for found in (seen, older):
+        fused = [Call.of(one) for one, name in found.items() if name == "aten::_fused_adam_"]
+        assert {str(one.types[0]) for one in fused} == {"['c10::BFloat16']", "['float', 'float']"}
+        assert {str(one.shapes[0]) for one in fused} == {"[[5, 3]]", "[[64, 32], [64]]"}
+        lists = [one for one, name in found.items() if name.startswith(("aten::_foreach", "aten::_fused"))]
+        assert len(lists) > 8
+        assert [problem(one) for one in lists] == [""] * len(lists)
+    assert {one.partition(", ")[0] for one in older} == {one.partition(", ")[0] for one in seen}
+    addmm = [Call.of(one).strides for one, name in older.items() if name == "aten::addmm"]
+    assert [1, 32] in [strides[2] for strides in addmm]
+
+
+def test_what_is_done_over_and_over_stays_a_number() -> None:
+    root = Operation("aten::_foreach_sqrt", "[[[9], [9]]]", "", '[["float", "c10::Half"]]', "")
+    assert all(bool(one.isfinite().all()) for one in rebuilt(Call.of(root.key), torch.device("cpu"))())
+    shrinks = Operation("aten::_foreach_mul_", "[[[9]]]", "", '[["float"], "Scalar"]', "[null, 0]")
+    operation = rebuilt(Call.of(shrinks.key), torch.device("cpu"))
+    operation()
+    assert float(operation.args[0][0].abs().sum()) > 0
 
 
 def test_operands_are_as_they_were(seen: dict[str, str]) -> None:

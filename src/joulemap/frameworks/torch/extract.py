@@ -7,7 +7,8 @@ of Python for an event in between.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.flags import AUTOCAST, current
+from joulemap.frameworks.torch.inputs import LIST, Inputs, filled_in, inputs_of
 
 FILE = "events.npz"
 FORMAT = 1
@@ -25,9 +27,14 @@ _ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "sequence_nr")
 
 
 def write_events(
-    events: Sequence[Any], folder: Path, classes: Sequence[str], flow: Dataflow | None = None
+    events: Sequence[Any],
+    folder: Path,
+    classes: Sequence[str],
+    flow: Dataflow | None = None,
+    tree: Callable[[], Sequence[Any]] = tuple,
 ) -> None:
-    """Write ``events.npz`` below ``folder``, whole or not at all; shapes where the dataflow is known too."""
+    """Write ``events.npz`` below ``folder``, whole or not at all; shapes where the dataflow is known too.
+    ``tree`` gives the same events in the profiler's other form, which says more of what they were given."""
     kind = type(events[0]) if len(events) else None
     columns: dict[str, NDArray[Any]] = {name: _numbers(kind, name, events) for name in _ON_ALL}
     columns["name"], names = _words(map(kind.name, events) if kind else ())
@@ -42,7 +49,7 @@ def write_events(
     said: dict[str, Any] = {"format": FORMAT, "names": names, "categories": categories}
     said |= {"classes": list(classes), "signatures": []}
     if flow is not None:
-        columns["signature"], said["signatures"] = _signatures(kind, events)
+        columns["signature"], said["signatures"] = _signatures(kind, events, tree)
         columns["node_sequence"], said["nodes"], columns["node_edges"] = flow.graph.columns()
         said |= {"passes": list(flow.passes), "taken_in": list(flow.taken_in)}
         said |= {"handed_out": list(flow.handed_out), "flags": {**current(), AUTOCAST: flow.autocast}}
@@ -108,23 +115,33 @@ def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np
 _SIGNED_BY = ("structured_input_shapes", "structured_input_strides", "dtypes", "concrete_inputs")
 
 
-def _signatures(kind: Any, events: Sequence[Any]) -> tuple[NDArray[np.int32], list[str]]:
+def _signatures(
+    kind: Any, events: Sequence[Any], tree: Callable[[], Sequence[Any]]
+) -> tuple[NDArray[np.int32], list[str]]:
     """What every event was called with, as numbers, and each signature in words once: there are few."""
     if kind is None:
         return np.zeros(0, np.int32), []
-    names = _SIGNED_BY if hasattr(kind, _SIGNED_BY[0]) else ("shapes", "dtypes")  # before torch 2.5
-    codes, _ = _words(map(str, zip(*(map(getattr(kind, name), events) for name in names), strict=True)))
+    has_all = hasattr(kind, _SIGNED_BY[0])  # since torch 2.13
+    wanted = _SIGNED_BY if has_all else ("shapes", *_SIGNED_BY[2:])
+    names = [name for name in wanted if hasattr(kind, name)]
+    lists = {one.correlation_id() for one in events if LIST in one.dtypes()}
+    inputs = inputs_of(tree(), lists if has_all else None) if lists or not has_all else {}
+    said = map(str, zip(*(map(getattr(kind, name), events) for name in names), strict=True))
+    more = (str(inputs.get(one, "")) for one in map(kind.correlation_id, events))
+    codes, _ = _words(map(operator.add, said, more) if inputs else said)
     _, first = np.unique(codes, return_index=True)
-    return codes, [_signature(events[row]) for row in first.tolist()]
+    return codes, [_signature(events[row], inputs) for row in first.tolist()]
 
 
-def _signature(event: Any) -> str:
+def _signature(event: Any, inputs: Mapping[int, Inputs] | None = None) -> str:
     """Shapes, strides, types and scalars of what an operation was called with, in one line."""
-    types = event.dtypes()
+    types = list(event.dtypes())
     if not types:
         return ""
-    said = [_asked(event, name) for name in ("structured_input_shapes", "structured_input_strides")]
-    given = [said[0] or event.shapes(), said[1], types, _asked(event, "concrete_inputs")]
+    shapes = _asked(event, "structured_input_shapes") or event.shapes()
+    strides = _asked(event, "structured_input_strides")
+    filled_in(shapes, strides, types, (inputs or {}).get(event.correlation_id(), []))
+    given = [shapes, strides, types, _asked(event, "concrete_inputs")]
     return json.dumps(given, separators=(",", ":"), default=str)
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import flags
+from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
 
 COPIES = 64
 CACHE_TIMES = 3
@@ -31,127 +31,6 @@ AT_ONCE_S = 0.2
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
 IN_A_GRAPH = 200
 """Executions in one CUDA graph at most: few launches keep a GPU busy then, however short the operation."""
-_TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "long int": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "bool": "bool",
-    "unsigned short": "uint16",
-}
-_KEEPS_ITS_VALUES = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
-"""In place, over and over, these would run into zero or infinity, which draw less: they are given one instead
-of their factor."""
-
-
-class NotRebuilt(Exception):
-    """An operation cannot be called from what is known of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operation as it was called; see ``joulemap.calibration.operation``."""
-
-    key: str
-    op: str
-    shapes: Sequence[Any]
-    strides: Sequence[Any]
-    types: Sequence[str]
-    scalars: Sequence[Any]
-
-    @classmethod
-    def of(cls, key: str) -> Call:
-        op, *columns = json.loads(key)
-        return cls(key, op, *(json.loads(one) if one else [] for one in columns))
-
-
-def rebuilt(call: Call, device: Any) -> Callable[[], Any]:
-    """The call with operands of its own, made anew."""
-    arguments = [_argument(call, place, device) for place in range(len(call.types))]
-    if call.op.rpartition("::")[2] in _KEEPS_ITS_VALUES:
-        arguments = [1.0 if isinstance(one, float) else one for one in arguments]
-    problems = []
-    for overload in _overloads(call.op):
-        positional, named = _as_declared(overload, arguments)
-        try:
-            overload(*positional, **named)
-        except (RuntimeError, TypeError, IndexError) as error:
-            problems.append(in_a_line(error))
-            continue
-        return lambda: overload(*positional, **named)
-    raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} with {len(arguments)} arguments")
-
-
-def _overloads(op: str) -> list[Any]:
-    """What an operation's name may stand for: the profiler does not say which. The plain ones first, those
-    that write into a given output last."""
-    import torch
-
-    space, _, name = op.rpartition("::")
-    try:
-        packet = getattr(getattr(torch.ops, space or "aten"), name)
-    except (AttributeError, RuntimeError) as error:
-        raise NotRebuilt(f"torch has no operation {op}") from error
-    return [getattr(packet, one) for one in sorted(packet.overloads(), key=lambda one: "out" in one)]
-
-
-def _as_declared(overload: Any, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by position, and those that are by name only. What was not given has its default."""
-    positional, named = [], {}
-    for declared, value in zip(overload._schema.arguments, arguments, strict=False):
-        if declared.kwarg_only:
-            named[declared.name] = value
-        else:
-            positional.append(value)
-    return positional, {name: value for name, value in named.items() if value is not None}
-
-
-def _argument(call: Call, place: int, device: Any) -> Any:
-    kind = call.types[place]
-    shape = call.shapes[place] if place < len(call.shapes) else []
-    stride = call.strides[place] if place < len(call.strides) else []
-    if kind in _TYPES:
-        return _tensor(shape, stride, kind, _rows(call), device)
-    if kind == "TensorList":
-        return [
-            _tensor(one, stride[number] if number < len(stride) else [], "float", _rows(call), device)
-            for number, one in enumerate(shape)
-        ]
-    if kind in ("Scalar", "ScalarList", ""):
-        return call.scalars[place] if place < len(call.scalars) else None
-    raise NotRebuilt(f"it takes {kind!r}, which cannot be made up")
-
-
-def _rows(call: Call) -> int:
-    """The length of the shortest table that indices may go into."""
-    tables = [
-        shape[0]
-        for shape, kind in zip(call.shapes, call.types, strict=False)
-        if kind in ("float", "double", "c10::Half", "c10::BFloat16") and shape and isinstance(shape[0], int)
-    ]
-    return max(min(tables, default=2), 1)
-
-
-def _tensor(shape: Sequence[int], stride: Sequence[int], kind: str, rows: int, device: Any) -> Any:
-    """Values as a program has them: a normal distribution, and indices that point somewhere."""
-    import torch
-
-    dtype = getattr(torch, _TYPES[kind])
-    strided = len(stride) == len(shape) and 0 not in shape
-    reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if strided else 0
-    memory = torch.empty([reach] if strided else shape, dtype=dtype, device=device)
-    if dtype == torch.bool:
-        memory.random_(0, 2)
-    elif dtype.is_floating_point:
-        memory.normal_()
-    else:
-        memory.random_(0, rows)
-    return memory.as_strided(shape, stride) if strided else memory
 
 
 class Replayer:
@@ -277,12 +156,6 @@ def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
         return {"key": key, "skipped": in_a_line(error)}
     return {"key": key, "start_ns": start_ns, "end_ns": end_ns, "executions": executions}
-
-
-def in_a_line(error: Exception) -> str:
-    """An error as a reason: what it is, and the first line of what it says, if it says anything."""
-    first = next(iter(str(error).splitlines()), "")[:200]
-    return ": ".join(filter(None, (type(error).__name__, first)))
 
 
 def main(plan: str, result: str) -> None:

@@ -1,0 +1,78 @@
+"""What operations were called with, where the profiler's plain events do not say.
+
+These leave out the types of tensors in lists (foreach and fused optimizers), and before torch 2.13 their
+shapes, and all strides. Its tree of the same events has them; walking that takes some microseconds an event,
+so only sessions with shapes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "c10::complex<float>": "complex64",
+    "long int": "int64",
+    "int": "int32",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "unsigned short": "uint16",
+}
+"""What the profiler calls a type, and what torch does."""
+LIST = "TensorList"
+_WORDS = {f"torch.{name}": word for word, name in TYPES.items()}
+
+
+class Input(NamedTuple):
+    """A tensor, or the tensors of a list: then each is a list."""
+
+    shape: list[Any]
+    stride: list[Any]
+    type: Any
+
+
+Inputs = list[Input | None]
+"""What an operation was called with, by place; None for what is no tensor."""
+
+
+def inputs_of(roots: Sequence[Any], wanted: Collection[int] | None = None) -> dict[int, Inputs]:
+    """By the number of the call, of those ``wanted`` or of all."""
+    found: dict[int, Inputs] = {}
+    for node in _walk(roots):
+        inputs = getattr(node.extra_fields, "inputs", None)  # only operations have any
+        if inputs and (wanted is None or node.correlation_id in wanted):
+            found[node.correlation_id] = [_input(one) for one in inputs]
+    return found
+
+
+def filled_in(shapes: list[Any], strides: list[Any], types: list[Any], inputs: Inputs) -> None:
+    """Put what is known of tensors where it belongs."""
+    strides += [[]] * (len(types) - len(strides))
+    for place, one in enumerate(inputs[: len(types)]):
+        if one is not None:
+            shapes[place], strides[place], types[place] = one
+
+
+def _walk(roots: Sequence[Any]) -> Iterator[Any]:
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += node.children
+
+
+def _input(given: Any) -> Input | None:
+    if isinstance(given, list):
+        tensors = [one for one in map(_input, given) if one is not None]
+        return Input(*map(list, zip(*tensors, strict=True))) if tensors else None
+    if not hasattr(given, "sizes"):
+        return None
+    return Input(list(given.sizes), list(given.strides), _WORDS.get(str(given.dtype), str(given.dtype)))

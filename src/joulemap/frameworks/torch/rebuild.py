@@ -1,0 +1,157 @@
+"""An operation, built again from its signature: the same dispatcher call, with operands made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from joulemap.frameworks.torch.inputs import LIST, TYPES
+
+_KEEPS_ITS_VALUES = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
+"""In place, over and over, these would run into zero or infinity, which draw less: they are given one instead
+of their factor."""
+_POSITIVE = ("exp_avg_sqs", "max_exp_avg_sqs", "state_sums", "state_steps")
+"""Arguments of fused optimizers that are never negative: their roots are taken."""
+_ROOTS = ("sqrt", "rsqrt", "log")
+_FACTOR = 1e-3
+"""A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
+
+
+class NotRebuilt(Exception):
+    """An operation cannot be called from what is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation as it was called; see ``joulemap.calibration.operation``. The type of a list of tensors is
+    the list of their types."""
+
+    key: str
+    op: str
+    shapes: Sequence[Any]
+    strides: Sequence[Any]
+    types: Sequence[Any]
+    scalars: Sequence[Any]
+
+    @classmethod
+    def of(cls, key: str) -> Call:
+        op, *columns = json.loads(key)
+        return cls(key, op, *(json.loads(one) if one else [] for one in columns))
+
+    @property
+    def name(self) -> str:
+        return self.op.rpartition("::")[2]
+
+    def at(self, column: Sequence[Any], place: int, otherwise: Any) -> Any:
+        """What a column has for an argument; columns may be short."""
+        return column[place] if place < len(column) else otherwise
+
+
+def rebuilt(call: Call, device: Any) -> partial[Any]:
+    """The call with operands of its own, made anew."""
+    arguments = [_argument(call, place, device) for place in range(len(call.types))]
+    if call.name in _KEEPS_ITS_VALUES:
+        arguments = [_one(value) for value in arguments]
+    problems = []
+    for overload in _overloads(call.op):
+        positional, named = _as_declared(overload, arguments)
+        try:
+            overload(*positional, **named)
+        except (RuntimeError, TypeError, IndexError) as error:
+            problems.append(in_a_line(error))
+            continue
+        return partial(overload, *positional, **named)
+    raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} with {len(arguments)} arguments")
+
+
+def in_a_line(error: Exception) -> str:
+    """An error as a reason: what it is, and the first line of what it says, if it says anything."""
+    first = next(iter(str(error).splitlines()), "")[:200]
+    return ": ".join(filter(None, (type(error).__name__, first)))
+
+
+def _one(value: Any) -> Any:
+    """One instead of a factor or several."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return 1.0
+    return [_one(each) for each in value] if isinstance(value, list) else value
+
+
+def _overloads(op: str) -> list[Any]:
+    """What an operation's name may stand for: the profiler does not say which. The plain ones first, those
+    that write into a given output last."""
+    import torch
+
+    space, _, name = op.rpartition("::")
+    try:
+        packet = getattr(getattr(torch.ops, space or "aten"), name)
+    except (AttributeError, RuntimeError) as error:
+        raise NotRebuilt(f"torch has no operation {op}") from error
+    return [getattr(packet, one) for one in sorted(packet.overloads(), key=lambda one: "out" in one)]
+
+
+def _as_declared(overload: Any, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by position, and those that are by name only. What was not given has its default."""
+    positional, named = [], {}
+    for declared, given in zip(overload._schema.arguments, arguments, strict=False):
+        unknown = given is None and str(declared.type) == "List[number]"
+        value: Any = [_FACTOR] * len(arguments[0]) if unknown else given
+        if declared.name in _POSITIVE and value is not None:
+            value = [one.abs() for one in value]
+        if declared.kwarg_only:
+            named[declared.name] = value
+        else:
+            positional.append(value)
+    return positional, {name: value for name, value in named.items() if value is not None}
+
+
+def _argument(call: Call, place: int, device: Any) -> Any:
+    kind = call.types[place]
+    shape, stride = call.at(call.shapes, place, []), call.at(call.strides, place, [])
+    if isinstance(kind, list):
+        return [
+            _tensor(call, *one, device) for one in zip(shape, stride or [[]] * len(shape), kind, strict=True)
+        ]
+    if kind in TYPES:
+        return _tensor(call, shape, stride, kind, device)
+    if kind in ("Scalar", "ScalarList", ""):
+        return call.at(call.scalars, place, None)
+    if kind == LIST:
+        if shape:
+            raise NotRebuilt("the types of the tensors in its lists were not recorded")
+        return []
+    raise NotRebuilt(f"it takes {kind!r}, which cannot be made up")
+
+
+def _rows(call: Call) -> int:
+    """The length of the shortest table that indices may go into."""
+    tables = [
+        shape[0]
+        for shape, kind in zip(call.shapes, call.types, strict=False)
+        if kind in ("float", "double", "c10::Half", "c10::BFloat16") and shape and isinstance(shape[0], int)
+    ]
+    return max(min(tables, default=2), 1)
+
+
+def _tensor(call: Call, shape: Sequence[int], stride: Sequence[int], kind: str, device: Any) -> Any:
+    """Values as a program has them: a normal distribution, and indices that point somewhere."""
+    import torch
+
+    if kind not in TYPES:
+        raise NotRebuilt(f"it takes tensors of {kind!r}, which cannot be made up")
+    dtype = getattr(torch, TYPES[kind])
+    strided = len(stride) == len(shape) and 0 not in shape
+    reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if strided else 0
+    memory = torch.empty([reach] if strided else shape, dtype=dtype, device=device)
+    if dtype == torch.bool:
+        memory.random_(0, 2)
+    elif dtype.is_floating_point or dtype.is_complex:
+        memory.copy_(torch.randn(memory.shape, dtype=torch.float32, device=device))
+    else:
+        memory.random_(0, _rows(call))
+    if call.name.strip("_").rpartition("_")[2] in _ROOTS and dtype.is_floating_point:
+        memory.abs_()
+    return memory.as_strided(shape, stride) if strided else memory
