@@ -34,6 +34,7 @@ COMMANDS = {
     "run": "joulemap.commands.run",
     "scale": "joulemap.commands.scale",
     "show": "joulemap.commands.show",
+    "validate": "joulemap.commands.validate",
 }
 
 

@@ -25,6 +25,7 @@ from joulemap.recorder.steps import Slicer, StepClock
 
 if TYPE_CHECKING:
     from joulemap.recorder.calls import CallRecorder
+    from joulemap.recorder.experiment import Experiment
 
 SECOND = (
     "This process is being recorded already: this recording is metered, and has no steps and no operations."
@@ -43,6 +44,7 @@ class Inside:
         self._journal = Journal(self._raw)
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
+        self._experiment = self._ordered(settings.experiment)
         self._adapters: dict[str, Adapter] = {}
         self._imported: set[str] = set()
         self._attached: set[str] = set()
@@ -88,6 +90,8 @@ class Inside:
         self._imports.stop()
         if self._calls is not None:
             self._calls.stop()
+        if self._experiment is not None:
+            self._safely("The experiment", self._experiment.stop)
         if self._slicer is not None:
             self._slicer.stop()
         self._clock.switch_off()
@@ -107,6 +111,13 @@ class Inside:
         return CallRecorder(
             self._raw, settings, self._offset_ns, lambda text: self._journal.put("warning", text)
         )
+
+    def _ordered(self, folder: str | None) -> Experiment | None:
+        if folder is None:
+            return None
+        from joulemap.recorder.experiment import Experiment
+
+        return Experiment(Path(folder), self._clock, self.now_ns)
 
     def meter_calls(self, libraries: tuple[str, ...]) -> None:
         """Files that have sites in their source were imported: meter the calls of their libraries."""
@@ -131,7 +142,7 @@ class Inside:
         for module in framework.watches:
             if module in self._imported and module not in self._attached:
                 self._attached.add(module)
-                self._adapters[framework.name].attach(module, self._clock)
+                self._adapters[framework.name].attach(module, self._experiment or self._clock)
                 version = getattr(sys.modules[module], "__version__", None)
                 if version is not None:
                     self._journal.put("version", [module, str(version)])
@@ -150,6 +161,8 @@ class Inside:
     def _leave_to_parent(self) -> None:
         global _current
         self._clock.abandon()
+        if self._experiment is not None:
+            self._experiment.leave()
         self._journal.leave()
         self._imports.stop()
         if _current is self:

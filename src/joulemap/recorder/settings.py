@@ -25,11 +25,12 @@ class CallSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where raw data go, what to trace, and which calls to meter."""
+    """Where raw data go, what to trace, and which calls to meter; and where an experiment's orders are."""
 
     raw: str
     plan: Plan = field(default_factory=Plan)
     calls: CallSettings | None = None
+    experiment: str | None = None
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -43,4 +44,4 @@ class Settings:
         if calls is not None:
             lists: dict[str, Any] = {name: tuple(calls.pop(name)) for name in ("libraries", "packages")}
             calls = CallSettings(**lists, **calls)
-        return cls(said["raw"], Plan(**plan, steps=steps), calls)
+        return cls(said["raw"], Plan(**plan, steps=steps), calls, said.get("experiment"))

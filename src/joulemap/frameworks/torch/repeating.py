@@ -1,0 +1,252 @@
+"""Operations executed again in place: the same call on the same operands, its further results thrown away.
+
+A kernel of ours stands in the dispatcher between autograd and the device (at ``BackendSelect``, where most
+operations have none), for the chosen operations only: it sees every call of them, of every thread, forward
+and backward, and nothing else passes it. The program gets the result of the first execution.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from joulemap.frameworks.torch import gpus
+
+KEY = "BackendSelect"
+_WORDS = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "int64": "long int",
+    "int32": "int",
+    "int16": "short int",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+}
+"""Types as the profiler writes them; others have one name."""
+
+_TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
+"""PyTorch's own list, as far as operations are pure; ``where`` is never given any."""
+
+Operands = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and type of every tensor that an operation was given, in order."""
+
+
+def operands(values: Sequence[Any]) -> Operands:
+    """Of a call's arguments."""
+    import torch
+
+    found: list[tuple[tuple[int, ...], str]] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            word = str(value.dtype).removeprefix("torch.")
+            found.append((tuple(value.shape), _WORDS.get(word, word)))
+        elif isinstance(value, (list, tuple)):
+            found += [(shape, "") for shape, _ in operands(value)]  # of lists the profiler tells no types
+    return tuple(found)
+
+
+class Refused(Exception):
+    """An operation, or one call of it, must not be executed again; the text says why."""
+
+
+def overloads(op: str) -> list[Any]:
+    """What a name of the profiler may stand for, as far as it can be executed again."""
+    import torch
+
+    space, _, name = op.rpartition("::")
+    try:
+        packet = getattr(getattr(torch.ops, space or "aten"), name)
+        every = [getattr(packet, one) for one in packet.overloads()]
+    except (AttributeError, RuntimeError) as error:
+        raise Refused(f"PyTorch has no operation {op}") from error
+    reasons = {overload: _impure(overload) or _takes_numbers(overload, every) for overload in every}
+    pure = [overload for overload, why in reasons.items() if not why]
+    if not pure:
+        raise Refused(next(iter(reasons.values())))
+    return pure
+
+
+def _impure(overload: Any) -> str:
+    """Why no call of an overload may be executed again; empty where one may."""
+    import torch
+
+    schema, has = overload._schema, torch._C._dispatch_has_kernel_for_dispatch_key
+    try:
+        composite, chooses = (has(overload.name(), key) for key in ("CompositeImplicitAutograd", KEY))
+        tags = {tag.name for tag in overload.tags}
+    except RuntimeError:
+        return "it does not pass PyTorch's dispatcher"
+    if schema.is_mutable or "maybe_aliasing_or_mutating" in tags:
+        return "it writes into what it is given"
+    if any(one.alias_info is not None for one in schema.returns):
+        return "it returns a view of what it is given"
+    if "nondeterministic_seeded" in tags and not _argument(schema, "dropout_p"):
+        return "it draws random numbers"
+    if not any("Tensor" in str(one.type) for one in schema.arguments):
+        return "it makes a tensor out of nothing"
+    if composite:
+        return "it is made of other operations"
+    if chooses:
+        return "it chooses its device itself"
+    return ""
+
+
+def _takes_numbers(overload: Any, every: Sequence[Any]) -> str:
+    """Where another overload takes a number in a tensor's place, PyTorch may make a tensor of it, and hand it
+    to us as a number again; few operations take it back."""
+    kinds = [str(one.type) for one in overload._schema.arguments]
+    others = [[str(one.type) for one in other._schema.arguments] for other in every if other is not overload]
+    may = any(_stands_for(other, kinds) for other in others)
+    name = overload._schema.name.rpartition("::")[2]
+    return "it may be given numbers for tensors" if may and name not in _TAKE_NUMBERS else ""
+
+
+def _stands_for(other: Sequence[str], kinds: Sequence[str]) -> bool:
+    """Whether two overloads differ in nothing but numbers for tensors; one of numbers alone is not meant."""
+    pairs = [(mine, theirs) for mine, theirs in zip(kinds, other, strict=False) if mine != theirs]
+    return "Tensor" in other and bool(pairs) and all(pair == ("Tensor", "number") for pair in pairs)
+
+
+def _argument(schema: Any, name: str) -> bool:
+    return any(one.name == name for one in schema.arguments)
+
+
+def impure_call(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why this one call may not be executed again; empty where it may. Dropout inside of attention draws
+    random numbers where there is some, and batch normalisation keeps statistics that no schema speaks of."""
+    names = [one.name for one in schema.arguments]
+    if "dropout_p" not in names and "running_mean" not in names:
+        return ""
+    given = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    given |= dict(zip(names, args, strict=False)) | dict(kwargs)
+    if given.get("dropout_p"):
+        return "it draws random numbers for its dropout"
+    learning = given.get("training", given.get("train"))
+    if learning and given.get("running_mean") is not None:
+        return "it updates running statistics"
+    return ""
+
+
+def below(overload: Any) -> Callable[..., Any]:
+    """The operation as the dispatcher would go on with it. A Python number that was given for a tensor comes
+    to us as a number again, and only one way into the dispatcher takes it as what it was."""
+    import torch
+
+    key = getattr(torch._C.DispatchKey, KEY)
+    lower = torch._C._dispatch_keyset_full_after(key)
+    declared = overload._schema.arguments
+    of_tensors = [number for number, one in enumerate(declared) if str(one.type) == "Tensor"]
+
+    def execute(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        keys = keys & lower
+        if any(isinstance(args[one], (int, float, complex)) for one in of_tensors if one < len(args)):
+            return overload._op_dk(keys.highestPriorityTypeId(), *args, **kwargs)
+        return overload.redispatch(keys, *args, **kwargs)
+
+    return execute
+
+
+class _Thread(threading.local):
+    """Whether this thread executes a target: what that calls in turn is a part of it."""
+
+    inside = False
+
+
+class Repeater:
+    """Kernels of ours for some operations, which count their calls and may execute them again.
+
+    ``choose`` says which target a call belongs to, by its operation and operands. ``seen`` and ``extra``
+    count executions and those that were added, by target; ``refused`` says of targets why not.
+    """
+
+    def __init__(self, device: str, choose: Mapping[str, Mapping[Operands, int]]) -> None:
+        self._device, self._choose = device, choose
+        self.target, self.more = -1, 0
+        self.seen: Counter[int] = Counter()
+        self.extra: Counter[int] = Counter()
+        self.refused: dict[int, str] = {}
+        self._libraries: list[Any] = []
+        self._thread = _Thread()
+
+    def install(self) -> None:
+        """Take part in the dispatch of the operations; those that cannot be are refused."""
+        for op, targets in self._choose.items():
+            self._join(op, targets)
+
+    def _join(self, op: str, targets: Mapping[Operands, int]) -> None:
+        try:
+            for overload in overloads(op):
+                self._stand_in(overload, targets)
+        except Refused as why:
+            self.refused |= dict.fromkeys(targets.values(), str(why))
+
+    def _stand_in(self, overload: Any, targets: Mapping[Operands, int]) -> None:
+        import torch
+
+        space, _, name = overload.name().partition("::")
+        library = torch.library.Library(space, "IMPL")
+        try:
+            library.impl(name, self._kernel(overload, targets), KEY, with_keyset=True)
+        except (RuntimeError, TypeError) as error:  # an older torch does not hand out the keys
+            raise Refused("this PyTorch does not let it be executed again") from error
+        self._libraries.append(library)
+
+    def _kernel(self, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
+        schema, execute, thread = overload._schema, below(overload), self._thread
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if thread.inside:
+                return execute(keys, *args, **kwargs)
+            target = targets.get(operands((*args, *kwargs.values())), -1)
+            if target < 0 or not self._is_here(args):
+                return execute(keys, *args, **kwargs)
+            self.seen[target] += 1
+            thread.inside = True
+            try:
+                result = execute(keys, *args, **kwargs)
+                if target == self.target and self._may(target, schema, args, kwargs):
+                    self._again(target, lambda: execute(keys, *args, **kwargs))
+                return result
+            finally:
+                thread.inside = False
+
+        return kernel
+
+    def _is_here(self, args: Sequence[Any]) -> bool:
+        """Whether a call is computed on the device; while a compiler or a graph looks on, nothing is."""
+        import torch
+
+        flat = (one for value in args for one in (value if isinstance(value, (list, tuple)) else (value,)))
+        first = next((one for one in flat if isinstance(one, torch.Tensor)), None)
+        return first is not None and first.device.type == self._device and not gpus.captures()
+
+    def _may(self, target: int, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        if target not in self.refused:
+            why = impure_call(schema, args, kwargs)
+            self.refused |= {target: why} if why else {}
+        return target not in self.refused
+
+    def _again(self, target: int, execute: Callable[[], Any]) -> None:
+        """Each result is gone before the next is made. What fails here (memory) is not the program's."""
+        try:
+            for _ in range(self.more):
+                execute()
+                self.extra[target] += 1
+        except RuntimeError as error:
+            self.refused[target] = f"it could not be executed again: {type(error).__name__}"
+
+    def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
+        """What was seen and added since this was last asked."""
+        taken = dict(self.seen), dict(self.extra)
+        self.seen, self.extra = Counter(), Counter()
+        return taken
+
+    def remove(self) -> None:
+        """Leave the dispatcher as it was."""
+        while self._libraries:
+            self._libraries.pop()._destroy()

@@ -1,0 +1,212 @@
+"""Modules called again in place: the same forward pass on the same inputs, without gradients, its further
+results thrown away.
+
+A module may do anything. So its first call is watched: whether it draws random numbers, writes into a tensor
+that was there before, keeps something of its own, or is given an object that may keep it (a cache of keys and
+values). Only what did none of that is ever called again.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.aside import instead, unseen
+from joulemap.frameworks.torch.repeating import impure_call
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+class _Thread(threading.local):
+    """How deep this thread is in calls of modules, and whether it is in one of ours."""
+
+    depth = 0
+    ours = False
+
+
+class ModuleRepeater:
+    """Counts the calls of some modules, by their paths, and may call them again."""
+
+    def __init__(self, targets: Mapping[str, int]) -> None:
+        self._targets = targets
+        self.target, self.more = -1, 0
+        self.seen: Counter[int] = Counter()
+        self.extra: Counter[int] = Counter()
+        self.refused: dict[int, str] = {}
+        self._watched: set[int] = set()
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._thread = _Thread()
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Take part in every call of a module that is not compiled."""
+        if not self._targets:
+            return
+        from torch.nn import Module
+
+        original = Module._call_impl
+        thread = self._thread
+
+        @functools.wraps(original)
+        def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if thread.ours:
+                return original(module, *args, **kwargs)
+            target = self._target_of(module)
+            thread.depth += 1
+            try:
+                if target is None:
+                    return original(module, *args, **kwargs)
+                return self._counted(target, functools.partial(original, module, *args, **kwargs))
+            finally:
+                thread.depth -= 1
+
+        instead(called, original)
+        self._patches.put(Module, "_call_impl", unseen(called))
+
+    def remove(self) -> None:
+        """Leave the class as it was."""
+        self._patches.restore()
+
+    def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
+        """What was seen and added since this was last asked."""
+        taken = dict(self.seen), dict(self.extra)
+        self.seen, self.extra = Counter(), Counter()
+        return taken
+
+    def _target_of(self, module: Any) -> int | None:
+        if not self._thread.depth and module not in self._roots:
+            self._roots.add(module)
+            for path, inner in module.named_modules():
+                for name in (path, f"{type(module).__name__}.{path}"):
+                    if name.replace(".", "/") in self._targets:
+                        self._known[inner] = self._targets[name.replace(".", "/")]
+        return self._known.get(module)
+
+    def _counted(self, target: int, call: functools.partial[Any]) -> Any:
+        if gpus.captures():
+            return call()
+        self.seen[target] += 1
+        if target not in self._watched:
+            self._watched.add(target)
+            return self._watch(target, call)
+        result = call()
+        if target == self.target and target not in self.refused:
+            self._again(target, call)
+        return result
+
+    def _watch(self, target: int, call: functools.partial[Any]) -> Any:
+        """The program's own call, looked at."""
+        module, *args = call.args
+        why = _why_not(module, args, call.keywords)
+        seen = _Observer() if not why else None
+        before = _state(module)
+        with nullcontext() if seen is None else seen.mode():
+            result = call()
+        why = why or (seen.why if seen is not None else "")
+        if not why and _state(module) != before:
+            why = "it keeps something of its own"
+        if why:
+            self.refused[target] = why
+        return result
+
+    def _again(self, target: int, call: Callable[[], Any]) -> None:
+        import torch
+
+        self._thread.ours = True
+        try:
+            with torch.no_grad():
+                for _ in range(self.more):
+                    call()
+                    self.extra[target] += 1
+        except RuntimeError as error:
+            self.refused[target] = f"it could not be called again: {type(error).__name__}"
+        finally:
+            self._thread.ours = False
+
+
+def _why_not(module: Any, args: Any, kwargs: Mapping[str, Any]) -> str:
+    """What speaks against calling a module twice before it is called once."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    if any(getattr(one, name) for one in module.modules() for name in hooks):
+        return "it has hooks"
+    strange = _strange((*args, *kwargs.values()))
+    return f"it is given a {strange}, which may keep something" if strange else ""
+
+
+def _strange(value: Any) -> str:
+    """The type of what is neither a tensor nor a plain value, in there."""
+    import torch
+
+    if isinstance(value, (list, tuple, set)):
+        return next(filter(None, map(_strange, value)), "")
+    if isinstance(value, dict):
+        return _strange(tuple(value.values()))
+    plain = isinstance(value, (torch.Tensor, torch.dtype, torch.device, *_PLAIN))
+    return "" if plain else type(value).__name__
+
+
+def _state(module: Any) -> list[dict[str, int]]:
+    """What its attributes are, its modules' as well."""
+    return [{name: id(value) for name, value in vars(one).items()} for one in module.modules()]
+
+
+class _Observer:
+    """Sees every operation of a call, and says why it must not be done twice."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self._made: set[int] = set()
+        self._kept: list[Any] = []
+
+    def mode(self) -> Any:
+        """Looks on while it is entered."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        observer = self
+
+        class Looking(TorchDispatchMode):  # type: ignore[misc]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = func(*args, **(kwargs or {}))
+                observer.see(func, args, kwargs or {}, result)
+                return result
+
+        return Looking()
+
+    def see(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        schema = func._schema
+        given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
+        written = [
+            given.get(one.name)
+            for one in schema.arguments
+            if one.alias_info is not None and one.alias_info.is_write
+        ]
+        if any(_storage(one) not in self._made for value in written for one in _tensors(value)):
+            self.why = self.why or "it writes into a tensor that was there before"
+        random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in given
+        if random and given.get("train") is not False:
+            self.why = self.why or "it draws random numbers"
+        self.why = self.why or impure_call(schema, args, kwargs)
+        if not any(one.alias_info is not None for one in schema.returns):
+            made = _tensors(result)
+            self._kept += made  # so that no other tensor takes their place in memory meanwhile
+            self._made |= {_storage(one) for one in made}
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for part in value for one in _tensors(part)] if isinstance(value, (list, tuple)) else []
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)

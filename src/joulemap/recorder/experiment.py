@@ -1,0 +1,234 @@
+"""Steps in which one operation is executed several times instead of once, as ``joulemap validate`` orders.
+
+All thinking is done outside the program. It hears of the targets when they are known, takes an order when
+there is one, and has plain steps meanwhile; at every border between the two it waits for its devices, so that
+the energy between two borders belongs to the steps between them. The standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from joulemap.frameworks.adapter import StepListener
+from joulemap.recorder.journal import Journal
+
+TARGETS, ORDERS = "targets.json", "orders.jsonl"
+REPEATING = " (repeating)"
+"""What the label of a step ends with in which something was repeated: it is no example of others."""
+PLAIN = -1
+
+
+class Repeats(Protocol):
+    """Who executes targets again."""
+
+    target: int
+    more: int
+    refused: dict[int, str]
+
+    def install(self) -> None: ...
+    def remove(self) -> None: ...
+    def take_counts(self) -> tuple[dict[int, int], dict[int, int]]: ...
+
+
+class Experiment:
+    """A ``StepListener`` before another one: hears of borders first, and acts at the beginnings of steps."""
+
+    def __init__(self, folder: Path, steps: StepListener, now_ns: Callable[[], int]) -> None:
+        self._folder, self._steps, self._now_ns = folder, steps, now_ns
+        self._journal = Journal(folder)
+        self._orders = Tail(folder / ORDERS)
+        self._repeats: list[Repeats] = []
+        self._of_step = ""
+        self._depth = 0
+        self._label = ""
+        self._target, self._more, self._left = PLAIN, 0, 0
+        self._start_ns: int | None = None
+        self._counted = 0
+        self._said: dict[int, str] = {}
+        self._thread: int | None = None
+        self._over = False
+
+    def begin(self, label: str) -> None:
+        inside = self._steps.is_open()
+        if not inside and self._may_begin():
+            self._safely_border(label)
+        self._steps.begin(label)
+        if self._steps.is_open():
+            self._depth = self._depth + 1 if inside else 1
+            self._label = self._label if inside else label
+
+    def end(self) -> None:
+        if self._steps.is_open():
+            self._depth -= 1
+            if not self._depth and self._start_ns is not None and self._label == self._of_step:
+                self._counted += 1
+                if self._target != PLAIN:
+                    self._steps.rename(self._label + REPEATING)
+        self._steps.end()
+
+    def compiled(self) -> None:
+        self._steps.compiled()
+
+    def is_open(self) -> bool:
+        return self._steps.is_open()
+
+    def rename(self, label: str) -> None:
+        if self._steps.is_open() and self._depth == 1:
+            self._label = label
+        self._steps.rename(label)
+
+    def cancel(self) -> None:
+        if self._steps.is_open():
+            self._depth -= 1
+        self._steps.cancel()
+
+    def stop(self) -> None:
+        """The program ends: what is not closed is not known."""
+        for one in self._repeats:
+            one.remove()
+        self._journal.close()
+
+    def leave(self) -> None:
+        """In a forked child: it is its parent's."""
+        self._repeats, self._start_ns = [], None
+        self._journal.leave()
+
+    def _may_begin(self) -> bool:
+        """Whether there is anything to do here: the experiment is of one thread's steps."""
+        if self._over or not (self._repeats or (self._folder / TARGETS).exists()):
+            return False
+        self._thread = self._thread or threading.get_ident()
+        return self._thread == threading.get_ident()
+
+    def _safely_border(self, label: str) -> None:
+        try:
+            self._border(label)
+        except Exception as error:  # noqa: BLE001 - the program goes on, and the experiment does not
+            self._over = True
+            self._journal.put("problem", f"{type(error).__name__}: {error}")
+            self.stop()
+
+    def _border(self, label: str) -> None:
+        """A step is about to begin. Another order holds from here, if there is one; and a step of another
+        kind is no part of anything."""
+        if not self._repeats:
+            self._install()
+        if label != self._of_step:
+            self._close()
+            return
+        if self._target != PLAIN and self._counted >= self._left:
+            self._aim(PLAIN, 0, 0)
+        order = self._orders.next() if self._target == PLAIN else None
+        if order is not None and order.get("stop"):
+            self._close()
+            self._journal.flush()
+            signal.raise_signal(signal.SIGINT)
+        elif order is not None:
+            self._aim(order["target"], order["times"] - 1, order["steps"])
+        if self._start_ns is None:
+            self._open()
+
+    def _install(self) -> None:
+        said = json.loads((self._folder / TARGETS).read_text())
+        from joulemap.frameworks.torch.repeating import Repeater
+        from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
+
+        operations: dict[str, dict[Any, int]] = {}
+        for one in said["operations"]:
+            for tensors in one["operands"]:
+                key = tuple((tuple(shape), word) for shape, word in tensors)
+                operations.setdefault(one["op"], {})[key] = one["target"]
+        modules = {one["name"]: one["target"] for one in said["modules"]}
+        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
+        self._of_step = said["label"]
+        for repeater in self._repeats:
+            repeater.install()
+        self._say_refused()
+
+    def _aim(self, target: int, more: int, steps: int) -> None:
+        """From here on, this is repeated so often; what was before ends here."""
+        self._close()
+        self._target, self._more, self._left = target, more, steps
+        self._open()
+
+    def _open(self) -> None:
+        self._wait()
+        for one in self._repeats:
+            one.take_counts()
+            one.target, one.more = self._target, self._more
+        self._start_ns, self._counted = self._now_ns(), 0
+
+    def _close(self) -> None:
+        """A stretch of steps has ended, and what they gave the devices to do."""
+        if self._start_ns is None:
+            return
+        self._wait()
+        seen, extra = self._counts()
+        self._journal.put(
+            "stretch",
+            {
+                "target": self._target,
+                "start_ns": self._start_ns,
+                "end_ns": self._now_ns(),
+                "steps": self._counted,
+                "seen": seen,
+                "extra": extra.get(self._target, 0),
+            },
+        )
+        self._say_refused()
+        self._journal.flush()
+        self._left -= self._counted
+        self._start_ns, self._counted = None, 0
+        for one in self._repeats:
+            one.target, one.more = PLAIN, 0
+
+    def _counts(self) -> tuple[dict[int, int], dict[int, int]]:
+        seen: dict[int, int] = {}
+        extra: dict[int, int] = {}
+        for one in self._repeats:
+            for into, counts in zip((seen, extra), one.take_counts(), strict=True):
+                into |= counts
+        return seen, extra
+
+    def _say_refused(self) -> None:
+        for one in self._repeats:
+            for target, why in one.refused.items():
+                if target not in self._said:
+                    self._said[target] = why
+                    self._journal.put("refused", [target, why])
+
+    @staticmethod
+    def _wait() -> None:
+        from joulemap.frameworks.torch import gpus
+
+        if gpus.in_use() and not gpus.captures():
+            gpus.wait()
+
+
+class Tail:
+    """The lines of a file that somebody else appends to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+        self._rest = b""
+
+    def next(self) -> Any:
+        """What the next line says, if there is one yet."""
+        if self._handle is None:
+            with suppress(FileNotFoundError):
+                self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        if self._handle is not None and b"\n" not in self._rest:
+            self._rest += os.read(self._handle, 4096)
+        line, whole, rest = self._rest.partition(b"\n")
+        if not whole:
+            return None
+        self._rest = rest
+        return json.loads(line)

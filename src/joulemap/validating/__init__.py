@@ -1,0 +1,1 @@
+"""Validating: what operations really cost inside a program, against what the accounting says of them."""

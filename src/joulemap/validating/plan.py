@@ -1,0 +1,65 @@
+"""How often a target is repeated, for how many steps, and which one comes next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from joulemap.validating.target import Target
+from joulemap.validating.truth import FEWEST, Truth
+
+EXTRA = 0.5
+"""What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
+MOST_TIMES = 101
+PERIODS = 10
+"""A block lasts so many updates of the meter."""
+SHORTEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asks for: half an interval relative to the truth, and seconds to spend on it."""
+
+    precision: float = 0.03
+    budget_s: float = 300.0
+    times: int | None = None
+    seed: int = 0
+    least_share: float = 0.01
+    modules: int = 6
+    stop: bool = False
+
+
+def times(target: Target, wanted: Wanted) -> int:
+    """How often a target is executed instead of once."""
+    if wanted.times is not None:
+        return wanted.times
+    return min(1 + max(round(EXTRA / target.share), 1), MOST_TIMES)
+
+
+def steps_of_block(target: Target, count: int, step_s: float, period_s: float) -> int:
+    """How many steps make a block, when each takes longer by what is repeated."""
+    block_s = max(PERIODS * period_s, SHORTEST_S)
+    return max(round(block_s / (step_s * (1 + (count - 1) * target.share))), 1)
+
+
+class Turns:
+    """All targets in random order, then again, without those that are known well enough by then."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._random = random.Random(wanted.seed)
+        self._queue: list[Target] = []
+
+    def next(self, open_: Iterable[Target], truth: Callable[[Target], Truth | None]) -> Target | None:
+        """The next one of those that are open; None where all are known."""
+        still = [one for one in open_ if not self.is_known(truth(one))]
+        self._queue = [one for one in self._queue if one in still]
+        if not self._queue:
+            self._queue = still
+            self._random.shuffle(self._queue)
+        return self._queue.pop() if self._queue else None
+
+    def is_known(self, truth: Truth | None) -> bool:
+        """Whether the interval is as narrow as was asked for."""
+        return truth is not None and truth.blocks >= FEWEST and truth.relative <= self._wanted.precision

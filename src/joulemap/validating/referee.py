@@ -1,0 +1,229 @@
+"""Beside the program: finds the targets in its traced steps, and orders repetitions until enough is known.
+
+It reads what the monitor and the program's side have written so far, and writes orders that the program takes
+when it comes to them. The program never waits for it: without an order its steps are plain.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulemap.calibration.recorded import own_power
+from joulemap.errors import JoulemapError
+from joulemap.frameworks.imported import ImportedTrace
+from joulemap.frameworks.raw import read_raw
+from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, Tail
+from joulemap.recorder.journal import JOURNAL
+from joulemap.recorder.steps import TRACED
+from joulemap.recording import Recording
+from joulemap.recording.folder import RAW
+from joulemap.traces import Float64, PowerTrace
+from joulemap.units import NS_PER_S
+from joulemap.validating import gate
+from joulemap.validating.plan import Turns, Wanted, steps_of_block, times
+from joulemap.validating.target import Target, targets
+from joulemap.validating.truth import Stretch, Truth, plain, truth_of
+
+LOOK_S = 0.25
+AFTERWARDS = 2
+"""Steps that follow the traced ones before these are looked at."""
+PATIENCE_S = 10.0
+"""How long to wait for level power; then the next block begins all the same, and is counted."""
+
+
+class Referee:
+    """A thread. What it knows at the end: targets, those that were refused with the reason, and stretches."""
+
+    def __init__(self, recording: Path, folder: Path, wanted: Wanted) -> None:
+        self._path, self._folder, self._wanted = recording, folder, wanted
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name="joulemap validate", daemon=True)
+        self._steps: list[tuple[int, int, str]] = []
+        self._program = Tail(recording / RAW / JOURNAL)
+        self._answers = Tail(folder / JOURNAL)
+        self._sessions = self._since = self._traced = self._told_ns = 0
+        self.label = ""
+        self.domain = ""
+        self.targets: list[Target] = []
+        self.refused: dict[int, str] = {}
+        self.stretches: list[Stretch] = []
+        self.problem = ""
+        self.blocks = self.restless = 0
+        self.stopped = False
+        self.reached = "the program ended before it was traced"
+
+    def start(self) -> Referee:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """The program has ended: read what it said last."""
+        self._over.set()
+        self._thread.join()
+        self._listen()
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except JoulemapError as error:
+            self.problem = error.message
+        except Exception as error:  # noqa: BLE001 - the program and its recording go on
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _run(self) -> None:
+        while not self._sessions or self._since < AFTERWARDS:
+            if self._over.wait(LOOK_S):
+                return
+            self._listen()
+        trace = next((one for one in read_raw(self._path / RAW) if one.framework == "torch"), None)
+        if trace is None:
+            self.problem = "no step of PyTorch was traced"
+            return
+        self._choose(trace)
+        if self.targets:
+            self._order_all()
+
+    def _choose(self, trace: ImportedTrace) -> None:
+        """Targets on the device that draws most of those with operations; a GPU before a CPU."""
+        rows = [asdict(one) for one in trace.signatures]
+        powers = sorted(self._recording().power(), key=lambda one: -one.total_j)
+        for power in sorted(powers, key=lambda one: not one.domain.device.startswith("GPU")):
+            wanted = (max(self._traced, 1), self._wanted.least_share, self._wanted.modules)
+            self.targets = targets(trace.events, power.domain.device, rows, *wanted)
+            if self.targets:
+                self.domain = power.domain.name
+                self._tell(power.domain.device)
+                return
+        self.problem = "no device with a meter ran an operation that takes 1 % of its time"
+
+    def _tell(self, device: str) -> None:
+        said = {
+            "device": "cuda" if device.startswith("GPU") else "cpu",
+            "label": self.label,
+            "operations": [one.to_json() for one in self.targets if one.kind == "operation"],
+            "modules": [one.to_json() for one in self.targets if one.kind == "module"],
+        }
+        part = self._folder / f"{TARGETS}.part"
+        part.write_text(json.dumps(said))
+        part.replace(self._folder / TARGETS)
+        self._told_ns = time.time_ns()
+
+    def _order_all(self) -> None:
+        """Until everything is known well enough, the time is up, or the program ends."""
+        turns, begun_s = Turns(self._wanted), time.monotonic()
+        self.reached = "the program ended first"
+        while not self._over.wait(LOOK_S):
+            if time.monotonic() - begun_s > self._wanted.budget_s:
+                self.reached = "the budget is spent"
+                break
+            power = self._power()
+            if not self._is_level(power):
+                continue
+            target = turns.next(self._open(), partial(self._truth, power))
+            if target is None:
+                self.reached = "all is known as well as was asked for"
+                break
+            self._order(target, power)
+            if not self._answered():
+                return
+        if self._wanted.stop:
+            self.stopped = True
+            self._write({"stop": True})
+
+    def _open(self) -> list[Target]:
+        return [one for one in self.targets if one.number not in self.refused]
+
+    def _is_level(self, power: PowerTrace) -> bool:
+        """Wait until the plain steps since the last block draw the same; not for ever."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            samples = gate.samples_w(self._plain_steps(), power)
+            if len(samples) >= gate.SAMPLES and gate.is_level(samples, self._levels_w(power), power).stable:
+                return True
+            late = time.monotonic() > deadline_s
+            if self._over.wait(LOOK_S) or (late and len(samples) < gate.SAMPLES):
+                return False
+            if late:
+                self.restless += 1
+                return True
+            self._listen()
+            power = self._power()
+
+    def _plain_steps(self) -> list[gate.Step]:
+        since_ns = max((one.end_ns for one in self.stretches if one.target != PLAIN), default=self._told_ns)
+        return [(a, b) for a, b, label in self._steps if a >= since_ns and label == self.label]
+
+    def _levels_w(self, power: PowerTrace) -> Float64:
+        spans = [(one.start_ns, one.end_ns, one.seconds) for one in plain(self.stretches)]
+        return np.array([power.energy_between(a, b) / seconds for a, b, seconds in spans if seconds > 0])
+
+    def _order(self, target: Target, power: PowerTrace) -> None:
+        spans = self._plain_steps()
+        step_s = (spans[-1][1] - spans[0][0]) / NS_PER_S / len(spans)
+        count = times(target, self._wanted)
+        steps = steps_of_block(target, count, step_s, power.period_s)
+        self._write({"target": target.number, "times": count, "steps": steps})
+        self.blocks += 1
+
+    def _write(self, order: Mapping[str, Any]) -> None:
+        with (self._folder / ORDERS).open("a") as file:
+            file.write(json.dumps(order) + "\n")
+
+    def _answered(self) -> bool:
+        """Wait until the block that was ordered is over; False where the program ended before."""
+        before = sum(one.target != PLAIN for one in self.stretches)
+        while sum(one.target != PLAIN for one in self.stretches) <= before:
+            if self.problem or self._over.wait(LOOK_S):
+                return False
+            self._listen()
+        return True
+
+    def _truth(self, power: PowerTrace, target: Target) -> Truth | None:
+        return truth_of(target.number, self.stretches, power)
+
+    def _recording(self) -> Recording:
+        return Recording.open(self._path)
+
+    def _power(self) -> PowerTrace:
+        recording = self._recording()
+        trace = next(one for one in recording.power() if one.domain.name == self.domain)
+        return own_power(recording, trace)
+
+    def _listen(self) -> None:
+        """What the program's side has said since: its steps, and how the orders went."""
+        for what, content in _lines(self._program):
+            if what == "step":
+                start_ns, end_ns, label, seen = content
+                self._steps.append((start_ns, end_ns, label))
+                self.label = label if seen == TRACED and not self.label else self.label
+                self._traced += seen == TRACED
+                self._since += 1
+            elif what == "session" and content.get("steps"):
+                self._sessions, self._since = self._sessions + 1, 0
+        for what, content in _lines(self._answers):
+            if what == "stretch":
+                self._keep(Stretch.of(content))
+            elif what == "refused":
+                self.refused[content[0]] = content[1]
+            elif what == "problem":
+                self.problem = content
+
+    def _keep(self, stretch: Stretch) -> None:
+        self.stretches.append(stretch)
+        if stretch.target != PLAIN and stretch.steps and not stretch.extra:
+            self.refused.setdefault(stretch.target, "its executions could not be reached")
+
+
+def _lines(tail: Tail) -> Iterator[tuple[str, Any]]:
+    while (line := tail.next()) is not None:
+        what, content = line
+        yield what, content

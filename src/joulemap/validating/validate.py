@@ -1,0 +1,143 @@
+"""A program, run once: some steps traced, then operations repeated; and what the rules say of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulemap.api import load
+from joulemap.calibrating import calibrate
+from joulemap.calibration.book import Book, Calibration
+from joulemap.calibration.recorded import calibrated, own_power
+from joulemap.errors import InputError, JoulemapError
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.run import Ran, run
+from joulemap.recording import Recording
+from joulemap.traces import PowerTrace
+from joulemap.validating.plan import Wanted
+from joulemap.validating.referee import Referee
+from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
+from joulemap.validating.rules import Charge, charged
+from joulemap.validating.target import Target
+from joulemap.validating.truth import FEWEST, Truth, plain, step_energy_j, truth_of
+
+TRACED = 5
+"""Steps that are traced after the warm-up: one session."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What came back from the program's run."""
+
+    referee: Referee
+    ran: Ran
+
+
+def experiment(program: Sequence[str], path: Path, wanted: Wanted, warm_up: int) -> Experiment:
+    """Run ``python PROGRAM…``, with its output on standard error, and order repetitions meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        referee = Referee(path, Path(folder), wanted).start()
+        plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
+        try:
+            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder))
+        finally:
+            referee.stop()
+    if ran.problem is not None:
+        raise ran.problem
+    return Experiment(referee, ran)
+
+
+def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
+    """Everything that there is to say about a program's run."""
+    referee = found.referee
+    power = next((one for one in load(path).power() if one.domain.name == referee.domain), None)
+    if power is None or not referee.targets:
+        raise InputError(
+            f"Nothing could be validated: {referee.problem or referee.reached}.",
+            "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
+        )
+    calibration, notes = _calibrated(path, power, calibrate_s)
+    recording = load(path)
+    own = own_power(recording, power)
+    idle_w = 0.0
+    if calibration is not None and power.domain.device.startswith("GPU"):
+        idle_w = calibration.idle_w
+    truths = {
+        one.number: truth
+        for one in referee.targets
+        if (truth := truth_of(one.number, referee.stretches, own, one.step_s, idle_w)) is not None
+    }
+    charges = _charges(recording, referee, calibration is not None)
+    rows = _rows(referee.targets, truths, charges)
+    base = plain(referee.stretches)
+    steps = sum(one.steps for one in base)
+    return Report(
+        domain=power.domain,
+        rows=rows,
+        not_validated=_missing(referee, truths),
+        step_j=step_energy_j(referee.stretches, own),
+        step_s=sum(one.seconds for one in base) / max(steps, 1),
+        steps=steps,
+        blocks=referee.blocks,
+        reached=referee.reached,
+        notes=[*notes, *_notes(found, rows)],
+    )
+
+
+def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Calibration | None, list[str]]:
+    """Replay the operations by themselves, now that the device is free."""
+    if calibrate_s <= 0:
+        return None, []
+    try:
+        calibration = calibrate(load(path), calibrate_s, Book())
+        if calibration.device != power.domain.device:
+            return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
+        return calibration, calibrated(load(path)).notes()
+    except JoulemapError as error:
+        return None, [f"Not calibrated: {error.message}"]
+
+
+def _charges(recording: Recording, referee: Referee, with_costs: bool) -> dict[str, dict[int, Charge]]:
+    asked = (referee.targets, referee.stretches, referee.label, referee.domain)
+    found = {TIME: charged(recording, "exact", *asked)}
+    if with_costs:
+        found[CALIBRATED] = charged(recording, "calibrated", *asked)
+    return found
+
+
+def _rows(
+    targets: Sequence[Target], truths: dict[int, Truth], charges: dict[str, dict[int, Charge]]
+) -> list[Row]:
+    rows = [
+        Row(one.kind, one.name, truths[one.number], {rule: of[one.number] for rule, of in charges.items()})
+        for one in targets
+        if one.number in truths
+    ]
+    return sorted(rows, key=lambda row: -row.truth_j)
+
+
+def _missing(referee: Referee, truths: dict[int, Truth]) -> list[NotValidated]:
+    return [
+        NotValidated(one.kind, one.name, one.share, referee.refused.get(one.number, referee.reached))
+        for one in referee.targets
+        if one.number not in truths
+    ]
+
+
+def _notes(found: Experiment, rows: Sequence[Row]) -> list[str]:
+    referee, code, notes = found.referee, found.ran.code, []
+    unsure = sum(not row.is_known for row in rows)
+    if unsure:
+        notes.append(
+            f"{unsure} of {len(rows)} are not known well enough to count: fewer than {FEWEST} blocks, or an "
+            "interval that reaches zero."
+        )
+    if referee.restless:
+        notes.append(f"Before {referee.restless} of {referee.blocks} blocks the power was not level in time.")
+    if referee.problem:
+        notes.append(f"The experiment ended early: {referee.problem}.")
+    if code and not referee.stopped:
+        notes.append(f"The program failed (exit code {code}).")
+    return notes

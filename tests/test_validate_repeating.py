@@ -1,0 +1,336 @@
+"""Operations and modules executed again in place: the program's results stay what they were, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from joulemap.frameworks.torch.repeating import Refused, Repeater, operands, overloads  # noqa: E402
+from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
+from joulemap.frameworks.watch import Nobody  # noqa: E402
+from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, Experiment  # noqa: E402
+from joulemap.recorder.journal import read_journal  # noqa: E402
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(8), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + 0.5 * self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) / 3
+
+
+def trained(steps: int = 3) -> list[Any]:
+    """Parameters after some steps from a fixed seed, with random numbers drawn on the way."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), torch.nn.Dropout(0.1), Block())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.rand(4, 8)).square().mean().backward()
+        optimizer.step()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def everything(target: int = 0) -> Any:
+    """Whatever the operands: all calls are of one target."""
+
+    class Whatever(dict[Any, int]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            return target
+
+    return Whatever({(): target})
+
+
+OPERATIONS = [
+    *("mm", "addmm", "gelu", "gelu_backward", "native_layer_norm", "native_layer_norm_backward"),
+    *("add", "mul", "div", "sum", "pow", "mean"),
+]
+
+
+@pytest.fixture
+def repeater() -> Any:
+    made = Repeater("cpu", {op: everything(number) for number, op in enumerate(OPERATIONS)})
+    made.install()
+    yield made
+    made.remove()
+
+
+def test_results_are_the_same_to_the_bit_and_executions_are_counted(repeater: Repeater) -> None:
+    repeater.remove()
+    plain = trained()
+    repeater.install()
+    assert repeater.refused == {}
+    for number, op in enumerate(OPERATIONS):
+        repeater.target, repeater.more = number, 3
+        assert all(map(torch.equal, plain, trained())), op
+        seen, extra = repeater.take_counts()
+        assert extra == {number: 3 * seen[number]}
+        assert seen[number] >= 3
+    assert repeater.take_counts() == ({}, {})
+
+
+def test_an_operation_inside_of_itself_is_one_execution(repeater: Repeater) -> None:
+    """mul with a number calls mul with a tensor."""
+    repeater.target, repeater.more = OPERATIONS.index("mul"), 4
+    torch.ops.aten.mul.Scalar(torch.ones(3), 2.0)
+    seen, extra = repeater.take_counts()
+    assert seen[repeater.target] == 1
+    assert extra == {repeater.target: 4}
+
+
+def test_only_what_was_called_with_the_same_operands_is_repeated() -> None:
+    square = (((4, 4), "float"), ((4, 4), "float"))
+    made = Repeater("cpu", {"mm": {square: 7}})
+    made.install()
+    made.target, made.more = 7, 2
+    torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+    torch.mm(torch.ones(4, 5), torch.ones(5, 4))
+    torch.mm(torch.ones(4, 4).double(), torch.ones(4, 4).double())
+    torch.mm(torch.ones(4, 4, device="meta"), torch.ones(4, 4, device="meta"))
+    assert made.take_counts() == ({7: 1}, {7: 2})
+    made.remove()
+    torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+    assert made.take_counts() == ({}, {})
+
+
+def test_operands_are_told_as_the_profiler_tells_them() -> None:
+    given = (torch.ones(2, 3), 1.0, [torch.ones(4)], None, torch.ones(2, dtype=torch.int64))
+    assert operands(given) == (((2, 3), "float"), ((4,), ""), ((2,), "long int"))
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("mul_", "writes into"),
+        ("_foreach_add_", "writes into"),
+        ("view", "returns a view"),
+        ("native_dropout", "random"),
+        ("linear", "made of other operations"),
+        ("no_such_thing", "no operation"),
+    ],
+)
+def test_what_must_not_be_executed_again_is_refused_with_the_reason(op: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        overloads(op)
+    made = Repeater("cpu", {op: everything(3)})
+    made.install()
+    assert why in made.refused[3]
+
+
+def test_calls_that_have_effects_are_refused_while_others_of_the_operation_are_not() -> None:
+    made = Repeater("cpu", {"native_batch_norm": everything(0), ATTENTION: everything(1)})
+    made.install()
+    made.more = 2
+    norm, x = torch.nn.BatchNorm1d(4), torch.rand(8, 4)
+    made.target = 0
+    norm.eval()(x)
+    assert made.refused == {}
+    assert made.take_counts()[1] == {0: 2}
+    norm.train()(x)
+    assert "statistics" in made.refused[0]
+    assert norm.num_batches_tracked == 1
+    made.target = 1
+    query = torch.rand(1, 1, 4, 8)
+    torch.nn.functional.scaled_dot_product_attention(query, query, query)
+    assert made.take_counts()[1].get(1) == 2
+    made.remove()
+
+
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+def test_numbers_in_the_place_of_tensors_come_back_as_what_they_were() -> None:
+    """A number weighs less than a tensor where types are mixed: float16 times 0.1 stays float16."""
+    tensors = [torch.tensor(2.5, dtype=torch.float16), torch.tensor(3), torch.rand(3).double(), torch.ones(2)]
+    functions = (torch.add, torch.sub, torch.mul, torch.div, torch.remainder, torch.fmod, torch.pow, torch.eq)
+    names = [one.__name__ for one in functions]
+
+    def results() -> list[Any]:
+        torch.manual_seed(0)
+        return [function(one, number) for function in functions for one in tensors for number in (2, 0.1)]
+
+    plain = results()
+    made = Repeater("cpu", {name: everything(number) for number, name in enumerate(names)})
+    made.install()
+    again = results()
+    made.remove()
+    assert [one.dtype for one in plain] == [one.dtype for one in again]
+    assert all(map(torch.equal, plain, again))
+
+
+def test_what_fails_in_a_repetition_is_not_the_programs() -> None:
+    made = Repeater("cpu", {"mm": everything()})
+    made.more = 3
+
+    def fails() -> None:
+        raise torch.OutOfMemoryError("full")
+
+    made._again(0, fails)
+    assert "could not be executed again" in made.refused[0]
+    assert made.take_counts() == ({}, {})
+
+
+class Cache:
+    """Something that a module may keep things in."""
+
+
+class Remembers(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        self.last = x.sum()
+        return x
+
+
+class Writes(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.count.add_(1)
+        return x + self.count
+
+
+class InPlaceInside(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return (x * 2).add_(1).relu_()
+
+
+class Given(torch.nn.Module):
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        return x * 2
+
+
+def hooked() -> Any:
+    module = torch.nn.Linear(4, 4)
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "why"),
+    [
+        (torch.nn.Linear(4, 4), (), ""),
+        (InPlaceInside(), (), ""),
+        (Given(), ([1, None],), ""),
+        (torch.nn.Dropout(0.5).eval(), (), ""),
+        (torch.nn.BatchNorm1d(4).eval(), (), ""),
+        (torch.nn.Dropout(0.5), (), "random"),
+        (torch.nn.BatchNorm1d(4), (), "writes into|statistics"),
+        (Remembers(), (), "of its own"),
+        (Writes(), (), "there before"),
+        (Given(), (Cache(),), "given a Cache"),
+        (hooked(), (), "hooks"),
+    ],
+)
+def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: Any, why: str) -> None:
+    model = torch.nn.ModuleDict({"part": module})
+    model.forward = lambda x: model["part"](x, *given)
+    x, made = torch.rand(8, 4), ModuleRepeater({"part": 0})
+    made.install()
+    try:
+        model(x)
+        made.target, made.more = 0, 3
+        torch.manual_seed(0)
+        again = model(x)
+    finally:
+        made.remove()
+    assert made.take_counts() == ({0: 2}, {} if why else {0: 3})
+    assert bool(why) == bool(made.refused)
+    if why:
+        assert any(word in made.refused[0] for word in why.split("|"))
+    else:
+        torch.manual_seed(0)
+        assert torch.equal(again, model(x))
+    assert torch.nn.Module._call_impl.__module__.startswith("torch.")
+
+
+def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
+    plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2})
+    made.install()
+    for target in (0, 1):
+        made.target, made.more = target, 2
+        assert all(map(torch.equal, plain, trained()))
+        seen, extra = made.take_counts()
+        assert seen[target] == 3
+        assert extra[target] == 2 * (seen[target] - (target == 0))
+    made.remove()
+    assert made.refused == {}
+
+
+class Heard(Nobody):
+    """Whom an experiment passes steps on to."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.labels: list[str] = []
+
+    def begin(self, label: str) -> None:
+        self.open = True
+        self.labels.append(label)
+
+    def end(self) -> None:
+        self.open = False
+
+    def is_open(self) -> bool:
+        return self.open
+
+    def rename(self, label: str) -> None:
+        self.labels[-1] = label
+
+
+def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_path: Path) -> None:
+    heard, now = Heard(), iter(range(0, 10_000, 10))
+    experiment = Experiment(tmp_path, heard, lambda: next(now))
+    square = [[[2, 2], "float"], [[2, 2], "float"]]
+
+    def step(label: str = "train") -> None:
+        experiment.begin(label)
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+        if label == "test":
+            assert all(not one.extra for one in experiment._repeats)
+        experiment.end()
+
+    step()
+    said = {"device": "cpu", "label": "train", "modules": []}
+    named = enumerate(("mm", "mul_"))
+    operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
+    (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
+    for _ in range(3):
+        step()
+    with (tmp_path / ORDERS).open("a") as file:
+        file.write(json.dumps({"target": 0, "times": 5, "steps": 2}) + "\n")
+    for label in ("train", "test", "train", "train", "train"):
+        step(label)
+    step("test")
+    experiment.stop()
+    lines = list(read_journal(tmp_path))
+    stretches = [said for what, said in lines if what == "stretch"]
+    found = [(one["target"], one["steps"], one["seen"], one["extra"]) for one in stretches]
+    assert found == [
+        (PLAIN, 3, {"0": 3}, 0),
+        (0, 1, {"0": 1}, 4),
+        (0, 1, {"0": 1}, 4),
+        (PLAIN, 2, {"0": 2}, 0),
+    ]
+    assert all(one["start_ns"] < one["end_ns"] for one in stretches)
+    assert [said[0] for what, said in lines if what == "refused"] == [1]
+    again = "train" + REPEATING
+    assert heard.labels == ["train"] * 4 + [again, "test", again, "train", "train", "test"]
+
+
+def test_an_experiment_that_fails_leaves_the_program_alone(tmp_path: Path) -> None:
+    heard = Heard()
+    experiment = Experiment(tmp_path, heard, lambda: 0)
+    (tmp_path / TARGETS).write_text("{")
+    for _ in range(2):
+        experiment.begin("train")
+        experiment.end()
+    assert heard.labels == ["train", "train"]
+    assert [what for what, _ in read_journal(tmp_path)] == ["problem"]
