@@ -33,7 +33,7 @@ Step = tuple[int, int]
 
 def samples_w(steps: Sequence[Step], power: PowerTrace) -> Float64:
     """The mean power of some steps at a time, as far as it is known."""
-    least_ns = max(PERIODS * power.period_s, SHORTEST_S) * NS_PER_S
+    least_ns = round(max(PERIODS * power.period_s, SHORTEST_S) * NS_PER_S)
     known_ns = int(power.edges_ns[-1]) if len(power) else 0
     found: list[float] = []
     begin_ns: int | None = None

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from joulemap.accounting.student import student_975
+from joulemap.calibration.cost import level_power_w
 from joulemap.recorder.experiment import PLAIN
 from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S
 
+LONG_PERIODS = 3
+"""A step of so many updates of the meter is long."""
 FEWEST = 4
 """Blocks of repeated steps, before an interval is believed."""
 
@@ -117,9 +120,9 @@ def _one(
         return None
     base = [one for one in known if one is not block]
     steps = sum(one.steps for one in base)
-    step_j = sum(power.energy_between(one.start_ns, one.end_ns) for one in base) / steps
+    step_j = sum(energy_j(one, power) for one in base) / steps
     step_s = sum(one.seconds for one in base) / steps
-    added_j = power.energy_between(block.start_ns, block.end_ns) - block.steps * step_j
+    added_j = energy_j(block, power) - block.steps * step_j
     added_s = block.seconds - block.steps * step_s
     waiting_j = (added_s - block.extra * each_s) * idle_w if each_s else 0.0
     return (added_j - waiting_j) / block.extra, waiting_j / block.extra
@@ -129,4 +132,16 @@ def step_energy_j(stretches: Sequence[Stretch], power: PowerTrace) -> float:
     """What a plain step draws."""
     base = plain(stretches)
     steps = sum(one.steps for one in base)
-    return sum(power.energy_between(one.start_ns, one.end_ns) for one in base) / steps if steps else 0.0
+    return sum(energy_j(one, power) for one in base) / steps if steps else 0.0
+
+
+def energy_j(stretch: Stretch, power: PowerTrace) -> float:
+    """What the steps of a stretch drew. The meter's interval across a border holds some of both sides, and to
+    share it by time would make the two more alike than they are: of steps that are short against the meter's
+    period only whole intervals count. Longer ones begin and end alike, and are taken as they are."""
+    watts = None
+    if stretch.seconds < LONG_PERIODS * power.period_s * max(stretch.steps, 1):
+        watts = level_power_w(power, stretch.start_ns, stretch.end_ns)
+    if watts is None:
+        return power.energy_between(stretch.start_ns, stretch.end_ns)
+    return watts * stretch.seconds

@@ -1,0 +1,294 @@
+"""Truths from a synthetic world in which every operation has a known power, and what is made of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from joulemap.accounting import attribute
+from joulemap.devices import Domain
+from joulemap.meters.synthetic import Operation as Running
+from joulemap.meters.synthetic import Sensor, sense
+from joulemap.meters.synthetic import truth_of as world_of
+from joulemap.recorder.experiment import PLAIN
+from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.validating import gate
+from joulemap.validating.picture import page, picture
+from joulemap.validating.plan import MOST_TIMES, Turns, Wanted, steps_of_block, times
+from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
+from joulemap.validating.rules import Charge, per_step
+from joulemap.validating.table import print_report
+from joulemap.validating.target import Target, targets
+from joulemap.validating.truth import Stretch, Truth, plain, step_energy_j, truth_of
+
+GPU = Domain("GPU:0", "GPU:0", sensor="synthetic")
+S = 1_000_000_000
+WORLD = (
+    Running("net/mm", 0.006, 650.0),
+    Running("net/gelu", 0.003, 300.0),
+    Running("net/tiny", 0.002, 140.0),
+    Running("", 0.001, 120.0),
+)
+"""A step: three operations, and a wait."""
+NAMES = [one.name for one in WORLD]
+
+
+def experiment(
+    seed: int, blocks: int = 5, more: int = 3, spread: float = 0.02, idle_fills: bool = False
+) -> tuple[list[Stretch], PowerTrace]:
+    """Every operation repeated in ``blocks`` blocks among plain steps, seen by a counter of 100 ms.
+
+    Steps differ by ``spread`` in power. With ``idle_fills`` the repetitions run while the device would have
+    waited: a step takes no longer."""
+    random = np.random.default_rng(seed)
+    order = [PLAIN]
+    for _ in range(blocks):
+        order += [one for target in random.permutation(3).tolist() for one in (target, PLAIN)]
+    schedule: list[Running] = []
+    borders, counts = [0], []
+    for target in order:
+        steps = 80 if target == PLAIN else 60
+        for _ in range(steps):
+            schedule += step(target, more, idle_fills, max(random.normal(1, spread), 0.5))
+        borders.append(len(schedule))
+        counts.append(steps)
+    truth = world_of(schedule, GPU)
+    sensor = Sensor(period_s=0.1, phase_s=float(random.uniform(0, 0.1)), noise_w=1.0, seed=seed)
+    edges = truth.power.edges_ns[borders]
+    stretches = [
+        Stretch(
+            target=target,
+            start_ns=int(start_ns),
+            end_ns=int(end_ns),
+            steps=count,
+            seen={0: count, 1: count, 2: count},
+            extra=0 if target == PLAIN else more * count,
+        )
+        for target, start_ns, end_ns, count in zip(order, edges[:-1], edges[1:], counts, strict=True)
+    ]
+    return stretches, sense(truth.power, sensor).to_trace()
+
+
+def step(target: int, more: int, idle_fills: bool, level: float) -> list[Running]:
+    wait = 0.040 if idle_fills else WORLD[-1].seconds
+    parts = [
+        Running(one.name, one.seconds * (1 + more * (number == target)), one.power_w * level)
+        for number, one in enumerate(WORLD[:-1])
+    ]
+    added_s = WORLD[target].seconds * more if target != PLAIN and idle_fills else 0.0
+    return [*parts, Running("", wait - added_s, WORLD[-1].power_w * level)]
+
+
+def test_truths_of_a_known_world_are_found_and_their_intervals_hold() -> None:
+    held, off = [], []
+    for seed in range(40):
+        stretches, power = experiment(seed)
+        for number, one in enumerate(WORLD[:-1]):
+            found = truth_of(number, stretches, power)
+            assert found is not None
+            assert found.blocks == 5
+            assert found.executions == pytest.approx(1.0)
+            true_j = one.seconds * one.power_w
+            off.append(found.energy_j / true_j - 1)
+            held.append(abs(found.energy_j - true_j) <= found.half_j)
+    assert abs(float(np.mean(off))) < 0.01
+    assert np.abs(off).max() < 0.15
+    assert 0.9 <= np.mean(held) <= 0.99
+
+
+def test_energy_that_was_waited_away_is_not_taken_for_an_operations() -> None:
+    """Repetitions that fill the waiting of a GPU add what they draw above idle; its time at idle is theirs
+    as well."""
+    stretches, power = experiment(3, spread=0.001, idle_fills=True)
+    mm, idle_w = WORLD[0], WORLD[-1].power_w
+    blind = truth_of(0, stretches, power)
+    assert blind is not None
+    assert blind.energy_j == pytest.approx(mm.seconds * (mm.power_w - idle_w), rel=0.02)
+    found = truth_of(0, stretches, power, busy_s=mm.seconds, idle_w=idle_w)
+    assert found is not None
+    assert found.energy_j == pytest.approx(mm.seconds * mm.power_w, rel=0.02)
+    assert found.waiting_j == pytest.approx(-mm.seconds * idle_w, rel=0.02)
+
+
+def test_what_is_not_metered_to_its_end_has_no_truth() -> None:
+    stretches, power = experiment(0, blocks=1)
+    assert truth_of(0, stretches[:1], power) is None
+    assert truth_of(9, stretches, power) is None
+    alone = truth_of(0, stretches, power)
+    assert alone is not None
+    assert (alone.blocks, alone.half_j, alone.relative) == (1, np.inf, np.inf)
+    begun = [one for one in stretches if one.end_ns < stretches[1].end_ns]
+    cut = PowerTrace(GPU, power.edges_ns[:8], power.energy_j[:7])
+    assert len(begun) == 1
+    assert truth_of(0, stretches, cut) is None
+    assert truth_of(0, stretches, PowerTrace(GPU, [], [])) is None
+    step_j = sum(one.seconds * one.power_w for one in WORLD)
+    assert step_energy_j(stretches, power) == pytest.approx(step_j, rel=0.03)
+    assert step_energy_j([], power) == 0.0
+    assert len(plain(stretches)) == 4
+
+
+def called(name: str, shape: list[int], phase: str = "forward", calls: int = 1) -> dict[str, Any]:
+    row = {"name": name, "op": name.rpartition("/")[2], "phase": phase, "shapes": json.dumps([shape])}
+    return {**row, "strides": "", "types": '["float"]', "scalars": "", "calls": calls}
+
+
+def traced() -> EventTrace:
+    """One step of a GPU: host operations that nest, and their kernels."""
+    return EventTrace.from_columns(
+        name=[*["net/a/mm", "net/a/copy_", "net/b/mm", "net/b/gelu"] * 2, "optimizer/mul_"],
+        device=["CPU"] * 4 + ["GPU:0"] * 5,
+        lane=["thread 1"] * 4 + ["stream 7"] * 5,
+        kind=["op"] * 4 + ["kernel"] * 5,
+        phase=["forward"] * 8 + ["optimizer"],
+        start_ns=[0, 10, 100, 200, 1000, 1400, 1500, 2000, 2995],
+        end_ns=[50, 20, 150, 250, 1400, 1500, 2000, 2995, 3000],
+    )
+
+
+def test_targets_are_what_takes_long_with_what_runs_inside_it() -> None:
+    rows = [called("net/a/mm", [8, 8]), called("net/b/mm", [8, 8], calls=2), called("net/b/gelu", [8])]
+    rows += [
+        called("net/a/copy_", [8]),
+        called("net/b/gelu", [4]),
+        called("optimizer/mul_", [8], "optimizer"),
+    ]
+    found = targets(traced(), "GPU:0", rows, steps=2)
+    by_name = {one.name: one for one in found}
+    assert [one.number for one in found] == list(range(len(found)))
+    assert [one.kind for one in found] == ["operation"] * 3 + ["module"] * 3
+    mm = by_name["mm [8, 8]"]
+    assert mm.rows == {("net/a/mm", "forward"), ("net/b/mm", "forward"), ("net/a/copy_", "forward")}
+    assert mm.share == pytest.approx(0.45)
+    assert mm.step_s == pytest.approx(450e-9)
+    gelu = by_name["gelu [8] and 1 more"]
+    assert len(gelu.operations) == 2
+    assert gelu.to_json()["operands"] == [[[[8], "float"]], [[[4], "float"]]]
+    assert by_name["net"].share == pytest.approx(0.9975)
+    assert by_name["net/b"].to_json() == {"target": by_name["net/b"].number, "name": "net/b"}
+    assert "mul_ [8]" not in by_name
+    assert targets(traced(), "GPU:1", rows, steps=1) == []
+    assert len(targets(traced(), "GPU:0", rows, steps=1, modules=1, least_share=0.0)) == 5
+
+
+def a_target(number: int = 0, share: float = 0.1, rows: Any = frozenset()) -> Target:
+    return Target(number, "operation", f"op {number}", "mm", (), frozenset(rows), share, 0.0)
+
+
+def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
+    assert times(a_target(share=0.1), Wanted()) == 6
+    assert times(a_target(share=0.9), Wanted()) == 2
+    assert times(a_target(share=1e-4), Wanted()) == MOST_TIMES
+    assert times(a_target(), Wanted(times=4)) == 4
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == 13
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == 13
+    assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == 1
+
+
+def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> None:
+    every = [a_target(number) for number in range(6)]
+    known = Truth(1.0, 0.01, 1.0, 4)
+
+    def order(seed: int) -> list[int]:
+        turns = Turns(Wanted(seed=seed))
+        return [turns.next(every, lambda _: None).number for _ in range(12)]  # type: ignore[union-attr]
+
+    assert order(0) == order(0) != order(1)
+    assert sorted(order(0)[:6]) == sorted(order(0)[6:]) == list(range(6))
+    turns = Turns(Wanted())
+    few = turns.next(every, lambda one: None if one.number == 3 else known)
+    assert few is not None
+    assert few.number == 3
+    assert turns.next(every, lambda _: known) is None
+    assert not turns.is_known(Truth(1.0, 0.01, 1.0, 3))
+    assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
+
+
+def test_the_gate_opens_when_plain_steps_draw_the_same_again() -> None:
+    edges = np.arange(0, 6 * S + 1, S // 10)
+    falling = np.concatenate((np.linspace(600, 400, 30), np.full(30, 400.0)))
+    power = PowerTrace(Domain("GPU:0", "GPU:0", update_period_s=0.1), edges, falling / 10)
+    steps = [(start, start + S // 10) for start in range(0, 6 * S, S // 10)]
+    early, late = gate.samples_w(steps[:15], power), gate.samples_w(steps[30:], power)
+    assert len(early) == 5
+    assert not gate.is_level(early, np.zeros(0), power).stable
+    assert gate.is_level(late, np.array([400.0, 410.0]), power).stable
+    assert not gate.is_level(late, np.array([350.0]), power).stable
+    assert len(gate.samples_w([(5 * S, 9 * S)], power)) == 0
+
+
+def test_rules_charge_a_target_for_all_its_rows_a_step() -> None:
+    events = EventTrace.from_columns(
+        name=["a/mm", "b/mm", "b/gelu"] * 4,
+        device="GPU:0",
+        phase="forward",
+        start_ns=np.arange(12) * S,
+        end_ns=np.arange(1, 13) * S,
+    )
+    power = PowerTrace(GPU, np.arange(13) * S, np.tile([5.0, 3.0, 2.0], 4))
+    steps = Steps.from_columns(start_ns=np.arange(4) * 3 * S, end_ns=np.arange(1, 5) * 3 * S)
+    both = a_target(0, rows={("a/mm", "forward"), ("b/mm", "forward")})
+    found = per_step(attribute(events, power, steps=steps), [both, a_target(1)], 4)
+    assert found[0].energy_j == pytest.approx(8.0)
+    assert found[0].low_j < 8.0 < found[0].high_j
+    assert found[1] == Charge(0.0, 0.0, 0.0)
+
+
+def row(
+    name: str, truth_j: float, by_time: float, calibrated: float | None, blocks: int = 5, **more: Any
+) -> Row:
+    charges = {TIME: Charge(by_time, by_time * 0.95, by_time * 1.05)}
+    if calibrated is not None:
+        charges[CALIBRATED] = Charge(calibrated, calibrated * 0.95, calibrated * 1.05)
+    return Row(more.get("kind", "operation"), name, Truth(truth_j / 2, 0.01 * truth_j, 2.0, blocks), charges)
+
+
+def a_report(provenance: Any = "measured") -> Report:
+    rows = [row("mm", 5.0, 4.0, 5.1), row("gelu", 2.0, 3.0, 1.9), row("tiny", 1.0, 2.0, None)]
+    rows += [row("unsure", 1.0, 9.0, 9.0, blocks=2), row("net/a", 4.0, 4.4, 4.0, kind="module")]
+    missing = [NotValidated("operation", "mul_ [8]", 0.12, "it writes into what it is given")]
+    domain = Domain("GPU:0", "GPU:0", provenance=provenance)
+    return Report(domain, rows, missing, 10.0, 0.05, 400, 20, "the budget is spent", ["A note."])
+
+
+def test_errors_are_of_what_is_known() -> None:
+    report = a_report()
+    by_time, calibrated = report.errors("operation", TIME), report.errors("operation", CALIBRATED)
+    assert by_time is not None
+    assert calibrated is not None
+    assert (by_time.rows, calibrated.rows) == (3, 2)
+    assert by_time.mean == pytest.approx((0.2 + 0.5 + 1.0) / 3)
+    assert by_time.weighted == pytest.approx((1.0 + 1.0 + 1.0) / 8)
+    assert (by_time.held, calibrated.held) == (0.0, 1.0)
+    assert calibrated.contained == pytest.approx(0.5)
+    assert (report.sum_j("operation"), by_time.sum_j) == (8.0, 9.0)
+    assert report.errors("module", TIME).mean == pytest.approx(0.1)  # type: ignore[union-attr]
+    assert Report(GPU, [], [], 0.0, 0.0, 0, 0, "").errors("operation", TIME) is None
+
+
+def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
+    report = a_report("estimated")
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=160))
+    text = out.getvalue()
+    assert "5.00 ± 0.10 J" in text
+    assert "-20.0 % !" in text
+    assert "operations by time: off by 56.7 % on the mean of 3, 37.5 % by energy; 0.0 % of the" in text
+    assert "add up to 80.0 % of a step, by time to 90.0 %" in text
+    assert "against an estimate" in text
+    assert "12.0 %  mul_ [8]: it writes into what it is given" in text
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert content["errors"]["operation"]["time"]["rows"] == 3
+    assert content["rows"][3]["known"] is False
+    assert content["rows"][3]["time"]["error"] is None
+    drawn = Xml.fromstring(picture(report))
+    titles = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(one.startswith("mm, calibrated: 5.10 J") for one in titles)
+    assert not any(one.startswith("unsure") for one in titles)
+    assert "<svg" in page(report)
