@@ -44,6 +44,10 @@ Graphs = Mapping[str, Sequence[Sequence[KernelCall]]]
 """By the key of a compiled graph, what graphs of that key call."""
 
 
+Codes = Mapping[tuple[str, bool], Sequence[str]]
+"""By a kernel's name, and whether it is of a backward pass, the files that it may be in."""
+
+
 class _Row(NamedTuple):
     """An event to be added; ``graph`` is the row of the graph's own event."""
 
@@ -56,18 +60,33 @@ class _Row(NamedTuple):
 
 def read_graphs(folder: Path) -> Graphs:
     """What the live adapter has left below ``folder``; nothing where there is nothing, or it is damaged."""
-    try:
-        said = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    if said["format"] != FORMAT:
-        return {}
-    prefixes = _prefixes(said["graphs"])
+    said = _said(folder)
+    prefixes = _prefixes(said)
     graphs: dict[str, list[list[KernelCall]]] = {}
-    for graph in said["graphs"]:
+    for graph in said:
         calls = [_call(call, prefixes) for call in graph["calls"]]
         graphs.setdefault(graph["key"], []).append(calls)
     return graphs
+
+
+def read_codes(folder: Path) -> Codes:
+    """The files with the generated code of every kernel that is inductor's own."""
+    codes: dict[tuple[str, bool], list[str]] = {}
+    for graph in _said(folder):
+        code = graph.get("code", {"path": "", "backward": False})
+        for call in graph["calls"]:
+            found = codes.setdefault((call["kernel"], code["backward"]), [])
+            if call["kernel"] == call["event"] and code["path"] not in found:
+                found.append(code["path"])
+    return {key: sorted(found) for key, found in codes.items() if found}
+
+
+def _said(folder: Path) -> list[Mapping[str, Any]]:
+    try:
+        said = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return []
+    return list(said["graphs"]) if said["format"] == FORMAT else []
 
 
 def _prefixes(graphs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:

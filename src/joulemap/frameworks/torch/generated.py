@@ -25,8 +25,13 @@ def calls_in(code: str, origins: Mapping[str, Origin]) -> list[MadeCall]:
     Equal code may have been made for another function, with other names of operations: then it tells nothing.
     """
     named = {node for line in code.splitlines() for node in _named(line) or ()}
-    known = {} if _BACKWARD.match(code) or named - origins.keys() else origins
+    known = {} if is_backward(code) or named - origins.keys() else origins
     return list(_calls(code, known))
+
+
+def is_backward(code: str) -> bool:
+    """Whether generated code is that of a backward pass."""
+    return _BACKWARD.match(code) is not None
 
 
 def _named(line: str) -> list[str] | None:

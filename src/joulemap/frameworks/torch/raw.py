@@ -18,9 +18,10 @@ from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
-from joulemap.frameworks.torch.compiled import read_graphs, with_kernels
+from joulemap.frameworks.torch.compiled import Codes, read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
+from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
@@ -43,7 +44,7 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
     files = sorted(folder.rglob(FILE))
     sessions = [_read(path) for path in files]
-    prefixes, graphs = _prefixes(sessions), read_graphs(folder)
+    prefixes, graphs, codes = _prefixes(sessions), read_graphs(folder), read_codes(folder)
     events: list[EventTrace] = []
     notes: list[str] = []
     phases: dict[Edge, set[str]] = {}
@@ -55,7 +56,8 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         notes += trace.notes
         for phase, edge in _edges(session, trace, prefixes):
             phases.setdefault(edge, set()).update(filter(None, (phase,)))
-        signatures.update(_signatures(session, kept, trace))
+        signatures.update(_signatures(session, kept, trace, codes))
+        signatures.update(_generated(trace.events, codes))
         if progress is not None:
             progress((number + 1) / len(sessions))
     none = np.zeros(0, np.int64)
@@ -131,7 +133,7 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
 
 
 def _signatures(
-    session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace
+    session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace, codes: Codes
 ) -> dict[tuple[str, str, str, str], int]:
     """How often each operation was called with what: name, operation, phase, signature as written."""
     if "signature" not in session.columns:
@@ -142,10 +144,25 @@ def _signatures(
     rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
     keys = np.stack([events.name.codes[rows], events.op.codes[rows], events.phase.codes[rows], said[rows]])
     distinct, calls = np.unique(keys, axis=1, return_counts=True)
+    kernels = {kernel for kernel, _ in codes}
     return {
         (events.name.words[a], events.op.words[b], events.phase.words[c], session.signatures[d]): count
         for (a, b, c, d), count in zip(distinct.T.tolist(), calls.tolist(), strict=True)
+        if events.op.words[b] not in kernels
     }
+
+
+def _generated(events: EventTrace, codes: Codes) -> Counter[tuple[str, str, str, str]]:
+    """How often kernels of inductor's own ran: what they are called with is in their code."""
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    known = {kernel for kernel, _ in codes}
+    own = [word for word in events.op.words if known.issuperset(word.split(BETWEEN))]
+    rows = np.flatnonzero((events.kind.codes == KINDS.index("op")) & _has(events.op, own))
+    for name, op, phase in zip(events.name[rows], events.op[rows], events.phase[rows], strict=True):
+        files = {file for one in op.split(BETWEEN) for file in codes.get((one, phase == "backward"), ())}
+        said = json.dumps([[], [], [], sorted(files)])
+        found[name, PREFIX + op, phase, said] += 1
+    return found
 
 
 def _edges(session: _Session, trace: KinetoTrace, prefixes: Sequence[str]) -> Iterator[tuple[str, Edge]]:
