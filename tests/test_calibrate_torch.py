@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from joulemap.recording.info import save_info
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch.launched import launcher  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
 
@@ -161,21 +164,42 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
         rebuilt(Call.of(strange.key), torch.device("cpu"))
 
 
+CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
+PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
+PLAN |= {"enough": 0.95, "flags": {}}
+
+
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
-    square = SQUARE
-    crooked = Operation(
-        "aten::mm", "[[8, 8], [9, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]"
-    )
-    plan = {"device": "cpu", "operations": [square.key, crooked.key], "passes": 2, "seconds": 0.01}
-    lines = list(replays({**plan, "idle_s": 0.0}))
-    assert [line["key"] for line in lines] == [square.key, crooked.key, "", square.key, ""]
+    other = replace(SQUARE, shapes="[[8, 8], [8, 4]]", strides="[[8, 1], [4, 1]]")
+    shares = [[SQUARE.key, 0.4], [CROOKED.key, 0.3], [other.key, 0.3]]
+    lines = list(replays({**PLAN, "shares": shares}))
+    assert [line["key"] for line in lines] == [
+        *(SQUARE.key, CROOKED.key, other.key, ""),
+        *(SQUARE.key, other.key, ""),
+    ]
     assert "skipped" in lines[1]
     assert all(line["executions"] >= 1 for line in lines if "executions" in line)
-    assert Replayer(Call.of(square.key), torch.device("cpu")).run(0.02)[2] >= 1
+    enough = [line["key"] for line in replays({**PLAN, "shares": shares, "known": 0.6})]
+    assert enough == [SQUARE.key, "", SQUARE.key, ""]
+
+
+def test_a_budget_buys_what_it_can_and_at_least_one() -> None:
+    """By a clock that goes on by a second whenever it is looked at."""
+    many = [replace(SQUARE, scalars=json.dumps([None, None, number])) for number in range(9)]
+    plan = {**PLAN, "shares": [[one.key, 0.1] for one in many], "seconds": 0.001}
+
+    def passes(budget_s: float) -> dict[str, int]:
+        ticks = count()
+        lines = replays({**plan, "budget_s": budget_s}, lambda: float(next(ticks)))
+        return Counter(line["key"] for line in lines if line["key"])
+
+    assert passes(0.0) == {many[0].key: 1}
+    assert passes(8.0) == {one.key: 2 for one in many[:4]}
+    assert passes(60.0) == {one.key: 2 for one in many}
 
 
 def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> None:
-    before, plan = flags.current(), {"device": "cpu", "operations": [], "passes": 1, "idle_s": 0.0}
+    before, plan = flags.current(), {**PLAN, "shares": []}
     assert {"cudnn.benchmark", "cuda.math_sdp", "deterministic"} <= set(before)
     other = {name: not value for name, value in before.items() if isinstance(value, bool)}
     other |= {name: "ieee" for name in before if name.endswith("fp32_precision")}
@@ -196,10 +220,77 @@ def speechless(x: torch.Tensor) -> torch.Tensor:
     raise ValueError
 
 
+GENERATED = """
+import torch
+from torch._inductor import utils
+
+def cpp_fused_scale_0(x, out):
+    out.copy_(x * 2)
+    x.zero_()
+
+class Triton:
+    def run(self, x, count, stream=None):
+        x.add_(count)
+
+triton_poi_fused_add_1 = Triton()
+
+def call(args):
+    (x,) = args
+    out = torch.empty_strided((4, 3), (1, 4))
+    for _ in range(2):
+        cpp_fused_scale_0(x, out)
+        triton_poi_fused_add_1.run(out, 1)
+"""
+MAKES_ARGUMENTS = """
+def get_args():
+    return [torch.ones(4, 3)]
+"""
+BENCHMARKED = """
+def benchmark_compiled_module(times=10, repeat=10):
+    x = torch.ones(4, 3)
+    utils.print_performance(lambda: call([x]), times=times, repeat=repeat)
+"""
+
+
+def kernel(names: str, *files: Path) -> Operation:
+    return Operation(f"inductor::{names}", "[]", "[]", "[]", json.dumps([str(file) for file in files]))
+
+
+@pytest.mark.parametrize("harness", [MAKES_ARGUMENTS, BENCHMARKED])
+def test_a_generated_kernel_is_launched_with_what_its_code_gives_it(tmp_path: Path, harness: str) -> None:
+    """As of before it ran the first time; each launch has operands of its own."""
+    code = tmp_path / "cabc.py"
+    code.write_text(GENERATED + harness)
+    both = kernel("cpp_fused_scale_0 + triton_poi_fused_add_1", code)
+    make = launcher(Call.of(both.key))
+    one, two = make(), make()
+    one()
+    (scale, add), (other, _) = one.args[0], two.args[0]
+    assert float(scale.operands[0].sum()) == 0
+    assert float(other.operands[0].sum()) == 12
+    assert scale.operands[1].stride() == (1, 4)
+    assert float(scale.operands[1].sum()) == 24
+    assert float(add.operands[0].sum()) == 24 + 12
+    assert Replayer(Call.of(both.key), torch.device("cpu")).run(0.01)[2] >= 1
+
+
+def test_a_generated_kernel_that_cannot_be_found_is_left_out(tmp_path: Path) -> None:
+    code = tmp_path / "cdef.py"
+    code.write_text(GENERATED + MAKES_ARGUMENTS)
+    reasons = {
+        "made 2 kernels": kernel("cpp_fused_scale_0", code, code),
+        "made 0 kernels": kernel("cpp_fused_scale_0"),
+        "not in inductor's cache": kernel("cpp_fused_scale_0", tmp_path / "gone.py"),
+        "does not call cpp_fused_other": kernel("cpp_fused_other", code),
+    }
+    for reason, one in reasons.items():
+        with pytest.raises(NotRebuilt, match=reason):
+            launcher(Call.of(one.key))
+
+
 def test_an_error_without_a_message_is_a_reason_too() -> None:
     one = Operation("joulemap_tests::speechless", "[[4]]", "[[1]]", '["float"]', "[null]")
-    plan = {"device": "cpu", "operations": [one.key], "passes": 1, "seconds": 0.01, "idle_s": 0.0}
-    first, idle = replays(plan)
+    first, idle = replays({**PLAN, "shares": [[one.key, 1.0]], "passes": 1})
     assert first == {"key": one.key, "skipped": "ValueError"}
     assert idle["key"] == ""
 

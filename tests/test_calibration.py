@@ -17,10 +17,11 @@ from joulemap.accounting import Footprint, attribute
 from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
-from joulemap.calibration.operation import Operation, busy_s, by_time, places, worth_it
+from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.weights import BY_TIME_RMS, weigh
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
+from joulemap.replaying import Bought, Replays, bought
 from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
@@ -128,9 +129,6 @@ def test_a_place_knows_its_busy_time_and_how_often_it_ran():
     assert busy_s(events, "GPU:0") == pytest.approx(5.0)
     seconds = by_time(here)
     assert [operation.op for operation in seconds] == ["mm", "add"]
-    assert [operation.op for operation in worth_it(seconds, 5.0, 9)] == ["mm", "add"]
-    assert [operation.op for operation in worth_it(seconds, 3.1, 9)] == ["mm"]
-    assert [operation.op for operation in worth_it(seconds, 5.0, 1)] == ["mm"]
 
 
 def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
@@ -179,6 +177,19 @@ def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
     assert longer.covered == pytest.approx(0.8)
     slower = weigh(events, "GPU:0", here, {small: Cost(800.0, 9.0, 0.01, 2)})
     assert slower.watts == pytest.approx([200, 200])
+
+
+def test_what_a_budget_has_bought_and_will():
+    plan = Replays("cpu", {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.05}, 0.1, 14.0, 2, 1.0, 2.0, 0.95)
+
+    def line(key: str, seconds: float = 1.0) -> dict[str, Any]:
+        return {"key": key, "start_ns": 0, "end_ns": round(seconds * S), "executions": 1}
+
+    assert bought(plan, []) == Bought(0.1, pytest.approx(0.85), 0.0)
+    once = [line("a", 2.0), {"key": "b", "skipped": "odd"}]
+    assert bought(plan, once) == Bought(0.5, pytest.approx(0.6), pytest.approx(2 / 14))
+    twice = [*once, line("c", 2.0), line(""), line("a", 2.0), line("c", 2.0), line("")]
+    assert bought(plan, twice) == Bought(pytest.approx(0.6), pytest.approx(0.6), pytest.approx(10 / 14))
 
 
 def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path):

@@ -92,18 +92,6 @@ def by_time(here: Sequence[Place]) -> dict[Operation, float]:
     return dict(sorted(seconds.items(), key=lambda one: -one[1]))
 
 
-def worth_it(seconds: Mapping[Operation, float], total_s: float, most: int) -> list[Operation]:
-    """The first of them until enough is covered, ``most`` at most."""
-    chosen: list[Operation] = []
-    covered_s = 0.0
-    for operation, busy in seconds.items():
-        if covered_s >= COVERED * total_s or len(chosen) >= most:
-            break
-        chosen.append(operation)
-        covered_s += busy
-    return chosen
-
-
 def _groups(events: EventTrace) -> Int64:
     return events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from joulemap.baselines import Baselines, StoredBaseline
     from joulemap.calibration.book import Calibration
     from joulemap.meters.available import OpenMeters
+    from joulemap.replaying import Bought, Watching
     from joulemap.stability import Verdict
 
 _FORMAT = 1
@@ -94,13 +95,42 @@ def _operations(path: Path, budget_s: float, as_json: bool) -> None:
     from joulemap.calibration.book import Book
 
     recording = load(path)
-    found = calibrate(recording, budget_s, Book())
+    with buying() as watching:
+        found = calibrate(recording, budget_s, Book(), watching)
     covered = Candidates.of(recording).covered(found.costs)
     if as_json:
         print_json({**found.to_json(), "covered": covered})
     else:
         _costs(found, covered)
         console().print(f"\njoulemap show {path} --rule calibrated", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def buying() -> Iterator[Watching | None]:
+    """A bar on standard error with what the budget has bought, and what it will; nothing where that is not a
+    terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from joulemap.units import fmt_share
+
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("Replaying operations"), BarColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, console=errors, transient=True)
+    task = bar.add_task("", total=1.0)
+
+    def advance(done: Bought) -> None:
+        bar.start()
+        said = f"{fmt_share(done.covered)} of the busy time calibrated, {fmt_share(done.reaches)} to come out"
+        bar.update(task, completed=done.spent, description=said)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
 
 
 def _costs(found: Calibration, covered: float) -> None:

@@ -4,8 +4,8 @@ A program of its own, run while the meters are read::
 
     python -m joulemap.frameworks.torch.replay PLAN.json RESULT.jsonl
 
-The plan names the device, the operations and how long to spend; every pass over an operation is a line of
-the result, as is every operation that could not be replayed, with the reason.
+The plan (``joulemap.replaying``) names the device, the operations and how long to spend; every pass over an
+operation is a line of the result, as is every operation that could not be replayed, with the reason.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import flags
+from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
 
 COPIES = 64
@@ -54,15 +56,17 @@ class Replayer:
         """As many copies of the operands as it takes to leave the cache, within bounds."""
         import torch
 
+        generated = call.op.startswith(PREFIX)
+        made = launcher(call) if generated else partial(rebuilt, call, self._device)
         if not self._cuda:
-            return [rebuilt(call, self._device)]
+            return [made()]
         before = torch.cuda.memory_allocated(self._device)
-        copies = [rebuilt(call, self._device)]
+        copies = [made()]
         size = max(torch.cuda.memory_allocated(self._device) - before, 1)
         cache = torch.cuda.get_device_properties(self._device).L2_cache_size
         free, _ = torch.cuda.mem_get_info(self._device)
         wanted = min(-(-CACHE_TIMES * cache // size), COPIES, int(MEMORY_SHARE * free) // size)
-        return copies + [rebuilt(call, self._device) for _ in range(wanted - 1)]
+        return copies + [made() for _ in range(wanted - 1)]
 
     def _capture(self) -> None:
         """Into a CUDA graph; one that cannot be captured is launched from Python."""
@@ -128,25 +132,38 @@ class Replayer:
             torch.cuda.synchronize(self._device)
 
 
-def replays(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every operation ``passes`` times in turn, so that a drift shows as spread; and idle between two."""
+def replays(
+    plan: Mapping[str, Any], clock_s: Callable[[], float] = time.monotonic
+) -> Iterator[dict[str, Any]]:
+    """What the budget buys, most busy time first: every operation ``passes`` times, all others in between, so
+    that a drift shows as spread; and idle at the first and the last time. One is replayed in any case."""
     import torch
 
-    device = torch.device(plan["device"])
-    flags.put(plan.get("flags", {}))
-    skipped: set[str] = set()
-    for number in range(plan["passes"]):
-        for key in plan["operations"]:
-            if key in skipped:
-                continue
-            said = _replay(key, device, plan["seconds"])
-            if "skipped" in said:
-                skipped.add(key)
-            yield said
-        if number == plan["passes"] - 1 or number == 0:
-            start_ns = time.time_ns()
-            time.sleep(plan["idle_s"])
-            yield {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
+    device, begin_s = torch.device(plan["device"]), clock_s()
+    flags.put(plan["flags"])
+    each_s = (plan["budget_s"] - 2 * plan["idle_s"]) / plan["passes"]
+    chosen: list[str] = []
+    covered = plan["known"]
+    for key, share in plan["shares"]:
+        if covered >= plan["enough"] or (chosen and clock_s() - begin_s > each_s - plan["seconds"]):
+            break
+        said = _replay(key, device, plan["seconds"])
+        if "skipped" not in said:
+            chosen.append(key)
+            covered += share
+        yield said
+    yield _idle(plan["idle_s"])
+    for _ in range(1, plan["passes"]):
+        for key in chosen:
+            if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
+                yield _replay(key, device, plan["seconds"])
+        yield _idle(plan["idle_s"])
+
+
+def _idle(seconds: float) -> dict[str, Any]:
+    start_ns = time.time_ns()
+    time.sleep(seconds)
+    return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
 
 
 def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:

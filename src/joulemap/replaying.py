@@ -1,0 +1,116 @@
+"""The replays of a calibration: a program of its own, metered but not traced, and watched while it runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulemap.calibration.recorded import own_power
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.run import run
+from joulemap.recording import Recording
+from joulemap.traces import PowerTrace
+from joulemap.units import NS_PER_S
+
+_PROGRAM = "joulemap.frameworks.torch.replay"
+_LOOKS_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class Replays:
+    """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already."""
+
+    device: str
+    shares: Mapping[str, float]
+    known: float
+    budget_s: float
+    passes: int
+    seconds: float
+    idle_s: float
+    enough: float
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({**vars(self), "shares": list(self.shares.items())})
+
+
+@dataclass(frozen=True)
+class Bought:
+    """How far the replays are: the share of the busy time that is calibrated by now, what it will be when the
+    budget is spent, and what part of the budget is."""
+
+    covered: float
+    reaches: float
+    spent: float
+
+
+Watching = Callable[[Bought], None]
+
+
+def replayed(
+    plan: Replays, watching: Watching | None = None
+) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
+    """Replay what the budget buys: what was done when, and what each domain drew for it meanwhile."""
+    with tempfile.TemporaryDirectory() as scratch:
+        told, result, path = (Path(scratch) / name for name in ("plan.json", "result.jsonl", "r.joulemap"))
+        told.write_text(plan.to_json())
+        with _watched(plan, result, watching):
+            ran = run(
+                ["-m", _PROGRAM, str(told), str(result)], path, Plan(overhead=0.0), output_to_errors=True
+            )
+        if ran.problem is not None:
+            raise ran.problem
+        recording = Recording.open(path)
+        return _lines(result), [own_power(recording, power) for power in recording.power()]
+
+
+def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
+    """How far these lines are. What is replayed once is bought: the later passes are paid for."""
+    passes = [one for one in lines if one["key"] and "start_ns" in one]
+    seen = {one["key"] for one in passes}
+    covered = plan.known + sum(plan.shares[key] for key in seen)
+    failed = {one["key"] for one in lines if "skipped" in one}
+    to_come = [share for key, share in plan.shares.items() if key not in seen | failed]
+    spent_s = sum(one["end_ns"] - one["start_ns"] for one in lines if "start_ns" in one) / NS_PER_S
+    each_s = spent_s / len(passes) if passes else plan.seconds
+    first_s = (plan.budget_s - 2 * plan.idle_s) / plan.passes
+    more = max(int((first_s - spent_s) / each_s), 0)
+    reaches = min(covered + sum(to_come[:more]), max(covered, plan.enough))
+    return Bought(covered, reaches, min(spent_s / plan.budget_s, 1.0))
+
+
+@contextmanager
+def _watched(plan: Replays, result: Path, watching: Watching | None) -> Iterator[None]:
+    """Tells how far it is, now and then, while something else waits for its end."""
+    if watching is None:
+        yield
+        return
+    ready, over = threading.Event(), threading.Event()
+
+    def look() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for who waits
+        ready.set()
+        while not over.wait(_LOOKS_EVERY_S):
+            watching(bought(plan, _lines(result)))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _lines(result: Path) -> list[dict[str, Any]]:
+    """Every line that is whole."""
+    text = result.read_text() if result.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
