@@ -105,7 +105,7 @@ def test_every_level_sums_to_one_and_every_edge_is_somewhere_once(energies, data
         for box in level.boxes:
             if box.inside is not None:
                 assert box.inside.energy_j == pytest.approx(box.energy_j)
-    edges = sum(len(level) for level in lifted_edges(program).values())
+    edges = sum(len(level) for level in lifted_edges(program.edges).values())
     assert edges <= len(program.edges)
 
 

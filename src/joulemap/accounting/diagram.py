@@ -7,13 +7,13 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.tree import OWN, Node
 from joulemap.errors import InputError
-from joulemap.program import SEPARATOR, Program, split
+from joulemap.program import SEPARATOR, Edge, Program, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,14 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """One level of the program: boxes by energy, and the dataflow edges between them, by name."""
+    """One level of the program: boxes by energy, and the dataflow edges between them, by name. ``flows`` are
+    the edges between operations, of the whole program, by which layers that are opened are joined."""
 
     path: str
     energy_j: float
     boxes: tuple[Box, ...]
-    edges: tuple[tuple[str, str], ...]
+    edges: tuple[Edge, ...]
+    flows: tuple[Edge, ...] = ()
 
     def at(self, path: str) -> Diagram:
         """The diagram of a layer inside this one."""
@@ -74,19 +76,26 @@ def energy_distribution(
 ) -> Diagram:
     """The nested diagram of a layer (the whole program by default), of one phase or all of them.
 
-    Its edges are between operations that have energy, through those that have none to the next that has."""
+    Its edges are between operations that have energy, through those that have none to the next that has; of
+    all phases, those of the forward pass stand first, since it is what a drawing follows."""
     if phase is not None:
         footprint = footprint.where(phase=phase)
-    tree = footprint.tree()
-    present = program.among(frozenset(footprint.name.used().words), phase)
-    return _diagram("", tree.children, lifted_edges(present)).at(path)
+    flows = _edges(footprint, program, phase)
+    if phase is None and flows:
+        first = frozenset(_edges(footprint.where(phase="forward"), program, "forward"))
+        flows = tuple(sorted(flows, key=lambda edge: edge not in first))
+    return _diagram("", footprint.tree().children, lifted_edges(flows), flows).at(path)
 
 
-def lifted_edges(program: Program) -> dict[str, dict[tuple[str, str], None]]:
+def _edges(footprint: Footprint, program: Program, phase: str | None) -> tuple[Edge, ...]:
+    return program.among(frozenset(footprint.name.used().words), phase).edges
+
+
+def lifted_edges(edges: Iterable[Edge]) -> dict[str, dict[Edge, None]]:
     """Operation edges, lifted: an edge belongs to the level where its ends part, between the two layers
     (or operations) that hold them there."""
-    lifted: dict[str, dict[tuple[str, str], None]] = {}
-    for source, target in program.edges:
+    lifted: dict[str, dict[Edge, None]] = {}
+    for source, target in edges:
         ends = split(source), split(target)
         common = 0
         while common < min(map(len, ends)) - 1 and ends[0][common] == ends[1][common]:
@@ -98,7 +107,9 @@ def lifted_edges(program: Program) -> dict[str, dict[tuple[str, str], None]]:
     return lifted
 
 
-def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str, str], None]]) -> Diagram:
+def _diagram(
+    path: str, nodes: tuple[Node, ...], edges: dict[str, dict[Edge, None]], flows: tuple[Edge, ...]
+) -> Diagram:
     total = sum(node.energy_j for node in nodes)
     boxes = tuple(
         Box(
@@ -110,10 +121,10 @@ def _diagram(path: str, nodes: tuple[Node, ...], edges: dict[str, dict[tuple[str
             share=node.energy_j / total if total else 0.0,
             interval=node.interval,
             time_based_j=node.time_based_j,
-            inside=_diagram(node.path, node.children, edges) if node.children else None,
+            inside=_diagram(node.path, node.children, edges, flows) if node.children else None,
         )
         for node in nodes
     )
     here = {box.name for box in boxes}
     between = tuple(pair for pair in edges.get(path, {}) if here.issuperset(pair))
-    return Diagram(path, total, boxes, between)
+    return Diagram(path, total, boxes, between, flows)

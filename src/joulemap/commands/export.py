@@ -35,6 +35,14 @@ TABLES = ("footprint", "events", "power", "steps")
 @click.option("--module", default="", metavar="PATH", help="dot, svg: the layer to draw, bert/encoder.")
 @click.option("--phase", metavar="PHASE", help="dot, svg: one phase (forward, backward, …) only.")
 @click.option(
+    "--depth",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="dot, svg: how many levels of layers to draw inside each other.",
+)
+@click.option(
     "--summarised", is_flag=True, help="Merge self-similar blocks: layer_0 … layer_11 into layer_*."
 )
 @click.option(
@@ -58,6 +66,7 @@ def command(
     overwrite: bool,
     module: str,
     phase: str | None,
+    depth: int,
     summarised: bool,
     names: Sequence[str],
     table: str,
@@ -69,14 +78,14 @@ def command(
     \b
     joulemap export run.joulemap --to perfetto      slices with joules over power, for ui.perfetto.dev
     joulemap export run.joulemap --to folded -o - | flamegraph.pl --countname µJ > flame.svg
-    joulemap export run.joulemap --to svg --module bert/encoder --phase forward
+    joulemap export run.joulemap --to svg --module bert/encoder --phase forward --depth 2
     """
     from joulemap.accounting.watching import watched
     from joulemap.api import load
     from joulemap.exports.source import Asked, Source
 
     opened = load(recording, salvage=salvage)
-    asked = Asked(module, phase, table, summarised, tuple(names), rule)
+    asked = Asked(module, phase, depth, table, summarised, tuple(names), rule)
     path = Path(f"{recording.name.removesuffix('.joulemap')}{FORMATS[to].suffix}") if output is None else None
     with progress(f"writing {to}") as advance, watched(advance):
         source = Source(opened, asked, advance)

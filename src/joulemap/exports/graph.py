@@ -1,11 +1,13 @@
-"""The energy distribution diagram (EDD) of one layer as a Graphviz graph: boxes with shares, and dataflow."""
+"""The energy distribution diagram (EDD) of a layer as a Graphviz graph: boxes with shares, and dataflow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from joulemap.accounting.diagram import Box, Diagram, energy_distribution
 from joulemap.errors import InputError
+from joulemap.exports.levels import Drawing, Frame
 from joulemap.exports.source import Source
 from joulemap.units import fmt, fmt_pm, fmt_share
 
@@ -13,8 +15,8 @@ _LIGHT, _VIBRANT = (255, 247, 237), (234, 88, 12)
 _DARK_TEXT, _LIGHT_TEXT = "#1c1917", "#ffffff"
 
 
-def diagram_of(source: Source) -> Diagram:
-    """The diagram that was asked for: of a layer or the program, of a phase or all of them."""
+def drawing_of(source: Source) -> Drawing:
+    """The diagram that was asked for: of a layer or the program, of a phase or all of them, so deep."""
     asked = source.asked
     phases = [one for one in source.footprint.phase.words if len(source.footprint.where(phase=one))]
     if asked.phase is not None and asked.phase not in phases:
@@ -22,44 +24,67 @@ def diagram_of(source: Source) -> Diagram:
     diagram = energy_distribution(source.footprint, source.program, asked.module, asked.phase)
     if not diagram.boxes:
         raise InputError("There is nothing to draw: no operation has any energy.", "See joulemap show.")
-    return diagram
+    return Drawing(diagram, asked.depth)
 
 
 def write_dot(source: Source, path: Path) -> None:
     """Write the diagram with the look of the paper's figures."""
-    path.write_text(dot(diagram_of(source)))
+    path.write_text(_dot(drawing_of(source)))
 
 
-def dot(diagram: Diagram) -> str:
+def dot(diagram: Diagram, depth: int = 1) -> str:
     """Rounded boxes are layers and sharp ones operations; the more energy, the more vibrant the colour."""
-    most = max(box.share for box in diagram.boxes)
-    ids = {box.name: f"n{number}" for number, box in enumerate(diagram.boxes)}
+    return _dot(Drawing(diagram, depth))
+
+
+def _dot(drawing: Drawing) -> str:
+    ids = {box.path: f"n{number}" for number, box in enumerate(drawing.boxes)}
     lines = [
         "digraph energy {",
-        f"  label={quoted(diagram.path or 'program')}; labelloc=t;",
+        f"  label={quoted(drawing.diagram.path or 'program')}; labelloc=t;",
         '  node [shape=box, style=filled, fontname="Helvetica", fontsize=11, color="#a8a29e"];',
         '  edge [color="#78716c", arrowsize=0.7];',
+        *_statements(drawing.items, drawing, ids, "  "),
+        *(f"  {ids[source.path]} -> {ids[target.path]};" for source, target in drawing.flows),
     ]
-    lines += [
-        f"  {ids[box.name]} [{_attributes(box, box.share / most if most else 0.0)}];" for box in diagram.boxes
-    ]
-    lines += [f"  {ids[source]} -> {ids[target]};" for source, target in diagram.edges]
     return "\n".join((*lines, "}", ""))
 
 
-def _attributes(box: Box, heat: float) -> str:
-    fill, text = colours(heat)
+def _statements(
+    items: Sequence[Frame | Box], drawing: Drawing, ids: Mapping[str, str], indent: str
+) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Frame):
+            yield f"{indent}subgraph {quoted('cluster ' + item.box.path)} {{"
+            yield f"{indent}  label={quoted(headline(item.box, drawing))}; {_FRAME}"
+            yield f"{indent}  tooltip={quoted(told(item.box, drawing))};"
+            yield from _statements(item.inside, drawing, ids, indent + "  ")
+            yield f"{indent}}}"
+        else:
+            yield f"{indent}{ids[item.path]} [{_attributes(item, drawing)}];"
+
+
+_FRAME = 'style=rounded; labeljust=l; fontname="Helvetica"; fontsize=11; color="#a8a29e";'
+
+
+def headline(box: Box, drawing: Drawing) -> str:
+    """What stands above the inside of an opened layer."""
+    return f"{box.name} {fmt_share(drawing.share(box))}"
+
+
+def _attributes(box: Box, drawing: Drawing) -> str:
+    fill, text = colours(drawing.heat(box))
     shape = "filled" if box.is_operation else "rounded,filled"
-    label = quoted(f"{box.name}\n{fmt_share(box.share)}")
-    return (
-        f'label={label}, style="{shape}", fillcolor="{fill}", fontcolor="{text}", tooltip={quoted(told(box))}'
-    )
+    label = quoted(f"{box.name}\n{fmt_share(drawing.share(box))}")
+    tooltip = quoted(told(box, drawing))
+    return f'label={label}, style="{shape}", fillcolor="{fill}", fontcolor="{text}", tooltip={tooltip}'
 
 
-def told(box: Box) -> str:
+def told(box: Box, drawing: Drawing) -> str:
     """What a pointer over the box says: the whole path, and energy with its interval."""
     by_time = "" if box.time_based_j is None else f", by time {fmt(box.time_based_j, 'J')}"
-    return f"{box.path}: {fmt_pm(box.energy_j, 'J', box.half_width_j)}{by_time}, {fmt_share(box.share)}"
+    energy = fmt_pm(box.energy_j, "J", box.half_width_j)
+    return f"{box.path}: {energy}{by_time}, {fmt_share(drawing.share(box))}"
 
 
 def colours(heat: float) -> tuple[str, str]:

@@ -31,6 +31,7 @@ class Asked:
 
     module: str = ""
     phase: str | None = None
+    depth: int = 1
     table: str = "footprint"
     summarised: bool = False
     rules: Sequence[str] = ()
