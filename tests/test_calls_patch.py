@@ -25,7 +25,7 @@ from joulemap.calls.project import NO_PYTHON, patch_project
 from joulemap.errors import InputError
 from joulemap.recording import Recording
 
-from .test_calls_run import LIBRARY, WAYS, texts
+from .calls_programs import LIBRARY, WAYS, texts
 from .test_calls_sites import EVERYWHERE
 from .test_run import plainly, program
 

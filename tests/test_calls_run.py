@@ -1,93 +1,21 @@
-"""``joulemap run --calls``: a program's calls of a library are recorded, and the program does not notice."""
+"""``joulemap run --calls``: the program does not notice that its calls are recorded."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from joulemap.calls.table import Calls
 from joulemap.recording import Recording
 
+from .calls_programs import metered, project_in, same, texts
 from .test_run import IDENTITY, plainly, program
-
-LIBRARY = """
-    import logging, sys, warnings
-
-    def add(a, b=0): return a + b
-    def raises(error): raise error
-    def warns(level): warnings.warn("careful", stacklevel=level)
-    def caller(): return sys._getframe(1).f_globals["__name__"], sys._getframe(1).f_globals["__file__"]
-    def counted(n): yield from range(n)
-    async def later(x): return x
-    def log(): logging.getLogger().warning("said", stacklevel=2)
-    def locals_of_caller(): return sorted(sys._getframe(1).f_locals)
-    def place(): return place_of(sys._getframe)
-    def place_of(get): frame = get(2); return frame.f_code.co_name, frame.f_lineno, frame.f_code.co_filename
-    def apply(function, *args): return function(*args)
-    def sleep(seconds): import time; time.sleep(seconds)
-    def decorate(text):
-        def decorator(function): function.text = text; return function
-        return decorator
-
-    class Thing:
-        def __init__(self, name="thing"): self.name = name
-        def same(self, *args, **kwargs): return self
-        def raises(self): return raises(ValueError(self.name))
-        def warns(self, level): return warnings.warn(self.name, stacklevel=level)
-        def __call__(self, x): return x * 2
-        def __enter__(self): return self
-        def __exit__(self, *error): return False
-
-    class Array:
-        def __init__(self, shape): self.shape, self.dtype, self.nbytes = shape, "float32", 4 * shape[0]
-        shape = dtype = nbytes = None
-        def sum(self): return 0
-"""
-
-
-def metered(folder: Path, *arguments: str | Path, calls: str = "fakelib", **options: Any):
-    """Run it under ``joulemap run --calls``."""
-    command = [sys.executable, "-m", "joulemap", "run", "-q", "-o", "r.joulemap", "--overwrite"]
-    return subprocess.run(
-        [*command, "--calls", calls, *map(str, arguments)],
-        **{"cwd": folder, "capture_output": True, "text": True, "timeout": 120, **options},
-    )
-
-
-def same(folder: Path, *arguments: str | Path, calls: str = "fakelib", **options: Any) -> Calls:
-    """Run it both ways: output, errors and exit code must not differ. The calls are what was recorded."""
-    plain, ours = plainly(folder, *arguments, **options), metered(folder, *arguments, calls=calls, **options)
-    assert ours.stdout == plain.stdout
-    assert ours.stderr == plain.stderr
-    assert ours.returncode == plain.returncode
-    return recorded_calls(folder)
-
-
-def recorded_calls(folder: Path) -> Calls:
-    recording = Recording.open(folder / "r.joulemap")
-    assert not [one for one in recording.info.warnings if "call" in one.lower() and "ended" not in one]
-    calls = recording.calls()
-    assert calls is not None
-    return calls
-
-
-def texts(calls: Calls) -> list[str]:
-    """The source of what was called, call by call."""
-    return list(calls.sites.text[calls.sites.rows(calls.site)])
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    program(tmp_path, LIBRARY, "fakelib.py")
-    return tmp_path
+    return project_in(tmp_path)
 
 
 def test_a_program_is_the_same_from_inside(project):
@@ -199,138 +127,6 @@ def test_warnings_of_c_point_to_the_programs_line(tmp_path):
     assert sorted(plain.api) == ["numpy.divide", "numpy.ones", "numpy.zeros"]
 
 
-WAYS = """
-    import asyncio, doctest, functools, inspect, pickle, threading
-    import fakelib
-    from fakelib import *
-    from fakelib import add as plus
-    Alias = fakelib.Thing
-
-    class Mine(fakelib.Thing):
-        def __init__(self):
-            super().__init__("mine")
-        def own(self): return 1
-    class Overridden(fakelib.Thing):
-        def __call__(self, x): return -x
-
-    def given(function, thing): return function(1), thing.same()
-    def shadowed(add): return add(5)
-    def documented():
-        '''
-        >>> documented()
-        3
-        '''
-        return fakelib.add(1, 2)
-    async def main():
-        return await fakelib.later(fakelib.add(1)) + sum(await asyncio.gather(one(1), one(2)))
-    async def one(x): return fakelib.apply(plus, await fakelib.later(x))
-
-    print(given(plus, Alias())[0], shadowed(lambda x: x), shadowed(plus), getattr(fakelib, "add")(1))
-    m = Mine()
-    print(m(3), m.own(), m.same().name, Overridden()(3), functools.partial(plus, 1)(2))
-    print(asyncio.run(main()), list(fakelib.counted(2)))
-    print(inspect.getsource(documented), inspect.signature(given), doctest.testmod())
-    print(pickle.loads(pickle.dumps(m)).name, pickle.loads(pickle.dumps(documented)) is documented)
-    threads = [threading.Thread(target=lambda: plus(1)) for _ in range(2)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    @fakelib.decorate("text")
-    def decorated(default=plus(1, 1)): return default
-    print(decorated.text, decorated(), fakelib.apply(lambda: plus(1)))
-"""
-
-
-def test_whatever_way_the_library_is_reached_it_is_found(project):
-    program(project, WAYS)
-    calls = same(project, "program.py")
-    found = sorted(zip(texts(calls), calls.api, strict=True))
-    assert ("add", "fakelib.add") in found  # a parameter
-    assert ("function", "fakelib.add") in found
-    assert ("thing.same", "fakelib.Thing.same") in found
-    assert ('getattr(fakelib, "add")', "fakelib.add") in found
-    assert ("Mine", "fakelib.Thing") in found
-    assert ("super().__init__", "fakelib.Thing.__init__") in found
-    assert ("m", "fakelib.Thing.__call__") in found
-    assert ("functools.partial(plus, 1)", "fakelib.add") in found
-    assert ("Alias", "fakelib.Thing") in found
-    assert ("fakelib.decorate", "fakelib.decorate") in found
-    assert not [text for text, _ in found if text in ("m.own", "Overridden()", "documented")]
-    assert list(calls.api).count("fakelib.add") == texts(calls).count("plus") + sum(
-        text in ("add", "function", 'getattr(fakelib, "add")', "functools.partial(plus, 1)", "fakelib.add")
-        for text in texts(calls)
-    )
-
-
-def test_calls_know_what_they_are_in_and_where_they_are(project):
-    program(
-        project,
-        """
-        import fakelib, threading
-        def inner(x):
-            return fakelib.add(x, 1)
-        def outer():
-            return fakelib.apply(inner, 1) + fakelib.add(2)
-        thread = threading.Thread(target=outer)
-        thread.start(); thread.join()
-        outer()
-    """,
-    )
-    calls = same(project, "program.py")
-    assert calls.parent.tolist() == [-1, 0, -1, -1, 3, -1]
-    assert len(set(calls.thread.tolist())) == 2
-    rows = calls.sites.rows(calls.site)
-    assert calls.sites.line[rows].tolist() == [6, 4, 6, 6, 4, 6]
-    assert calls.sites.column[rows].tolist() == [12, 12, 38, 12, 12, 38]
-    assert list(calls.sites.function[rows]) == ["outer", "inner", "outer"] * 2
-    inside = calls.parent >= 0
-    around = calls.parent[inside]
-    assert (calls.start_ns[inside] >= calls.start_ns[around]).all()
-    assert (calls.end_ns[inside] <= calls.end_ns[around]).all()
-
-
-def test_sizes_are_those_of_the_arrays_that_were_given(tmp_path):
-    program(
-        tmp_path,
-        """
-        import numpy as np
-        x = np.zeros((3, 4), "float32")
-        np.concatenate([x, x], axis=0)
-        np.add(x, 1)
-        x.sum()
-        np.sqrt(4.0)
-        np.broadcast_shapes((1, 2), (3, 1))
-    """,
-    )
-    calls = same(tmp_path, "program.py", calls="numpy")
-    found = {
-        api: (calls.argument_bytes[row], calls.object_bytes[row], shapes)
-        for row, (api, shapes) in enumerate(zip(calls.api, calls.shapes, strict=True))
-    }
-    pair = [[[3, 4], "float32"]] * 2
-    assert found["numpy.concatenate"] == (96, 0, json.dumps(pair))
-    assert found["numpy.add"] == (48, 0, json.dumps(pair[:1]))
-    assert found["numpy.ndarray.sum"] == (0, 48, "")
-    assert found["numpy.sqrt"] == found["numpy.broadcast_shapes"] == (0, 0, "")
-
-
-def test_the_calls_of_a_killed_program_are_there_and_the_last_is_open(project):
-    program(
-        project,
-        """
-        import fakelib, os, signal
-        for _ in range(1000): fakelib.add(1)
-        fakelib.apply(lambda: fakelib.apply(os.kill, os.getpid(), signal.SIGKILL))
-    """,
-    )
-    assert metered(project, "program.py").returncode == -signal.SIGKILL
-    calls = recorded_calls(project)
-    assert list(calls.outcome) == ["returned"] * 1000 + ["open"] * 2
-    assert calls.parent.tolist()[-2:] == [-1, 1000]
-    recording = Recording.open(project / "r.joulemap")
-    assert recording.info.window_ns is not None
-    assert calls.end_ns[-1] == recording.info.window_ns[1]
-
-
 def test_children_do_not_write_among_their_parents_calls(project):
     program(
         project,
@@ -358,44 +154,12 @@ def test_children_do_not_write_among_their_parents_calls(project):
     assert list(calls.outcome) == ["returned", "returned"]
 
 
-def test_chosen_packages_are_looked_into_and_others_are_not(project, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    for name in ("chosen", "other"):
-        program(elsewhere, "import fakelib\ndef go(): return fakelib.add(1)", f"{name}.py")
-    program(project, "import chosen, other\nprint(chosen.go(), other.go())")
-    environment = {**os.environ, "PYTHONPATH": f"{elsewhere}{os.pathsep}{project}"}
-    ours = metered(project, "--calls-in", "chosen", "program.py", env=environment)
-    assert ours.stdout == "1 1\n"
-    calls = recorded_calls(project)
-    assert [Path(name).name for name in calls.sites.file] == ["chosen.py"]
-    assert not list(elsewhere.rglob("*joulemap*"))
-
-
 def test_no_bytecode_of_ours_stays_behind(project):
     program(project, "import helper\nprint(helper.go())")
     program(project, "import fakelib\ndef go(): return fakelib.add(1)", "helper.py")
     metered(project, "program.py")
     assert not list(project.rglob("helper*.pyc"))
     assert plainly(project, "program.py").stdout == "1\n"
-
-
-def test_the_whole_project_is_metered_without_its_calls(project):
-    program(project, "import fakelib\nprint(fakelib.add(1))")
-    assert metered(project, "--project", "program.py").stdout == "1\n"
-    recording = Recording.open(project / "r.joulemap")
-    assert recording.calls() is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--calls-in", "x"], ["--fence"], ["--project"], ["--calls", "no name"], ["--calls", "a.b"]],
-)
-def test_wrong_use_is_refused(project, options):
-    program(project, "pass")
-    command = [sys.executable, "-m", "joulemap", "run", "-q", *options, "program.py"]
-    ran = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert ran.returncode == 2
-    assert "joulemap: " in ran.stderr
 
 
 def test_functions_that_are_sent_elsewhere_by_value_work_there(project):
@@ -433,15 +197,50 @@ def test_functions_that_are_sent_elsewhere_by_value_work_there(project):
     assert metered(project, "program.py", env=environment).stdout == "b'3\\n'\n"
 
 
-def test_a_long_call_is_on_disk_while_it_lasts(project):
-    program(project, "import fakelib\nfakelib.sleep(60)")
-    command = [sys.executable, "-m", "joulemap", "run", "-q", "-o", "r.joulemap", "--calls", "fakelib"]
-    running = subprocess.Popen([*command, "program.py"], cwd=project)
-    slots = project / "r.joulemap" / "raw" / "calls.bin"
-    deadline_s = time.monotonic() + 60
-    while not (slots.exists() and any(slots.read_bytes()[:64])) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert any(slots.read_bytes()[:64])
-    running.send_signal(signal.SIGTERM)
-    running.wait(60)
-    assert list(recorded_calls(project).outcome) == ["open"]
+RECURSION = """
+    import functools, sys, traceback
+    import fakelib
+
+    deepest = 0
+    def reached(n):
+        global deepest
+        deepest = n
+    def function(n): reached(n); function(n + 1)
+    class Own:
+        def method(self, n): reached(n); self.method(n + 1)
+        def __init__(self, n=0):
+            if n: reached(n); Own(n + 1)
+        def __call__(self, n): reached(n); self(n + 1)
+    def generator(n): reached(n); yield from generator(n + 1)
+    def by_c(n): reached(n); functools.reduce(lambda _, m: by_c(m + 1), [0, n])
+    def by_partial(n): reached(n); functools.partial(by_partial)(n + 1)
+    def by_new_function(n): reached(n); (lambda m: by_new_function(m))(n + 1)
+    def uses_c(n): reached(n); words = []; words.append(n); words.sort(); uses_c(n + 1)
+    def by_library(n): reached(n); fakelib.apply(by_library, n + 1)
+
+    sys.setrecursionlimit(150)
+    ways = {
+        "library": [by_library],
+        "own": [function, Own().method, Own, Own(), lambda n: list(generator(n)), by_c, by_partial,
+                by_new_function, uses_c],
+    }
+    for start in ways[sys.argv[1]]:
+        try:
+            start(1)
+        except RecursionError as error:
+            print(deepest, error, traceback.format_exc()[-300:] if sys.argv[1] == "own" else "")
+    print(fakelib.add(1, 2))
+"""
+
+
+def test_recursion_ends_where_it_did_unless_it_goes_through_the_library(project):
+    program(project, RECURSION)
+    assert list(same(project, "program.py", "own").api) == ["fakelib.add"]
+
+
+def test_recursion_through_the_library_has_a_frame_of_ours_for_each_call(project):
+    program(project, RECURSION)
+    plain, ours = (int(run(project, "program.py", "library").stdout.split()[0]) for run in (plainly, metered))
+    assert plain * 2 // 3 - 4 <= ours <= plain * 2 // 3 + 1
+    warnings = Recording.open(project / "r.joulemap").info.warnings
+    assert [one for one in warnings if "recursion limit" in one]

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from joulemap.calls import store as store_module
 from joulemap.calls.raw import read_calls
-from joulemap.calls.store import ENDED, ENDED_AT, MOST_CALLS, PAGE_SLOTS, SLOT, Full, Store
+from joulemap.calls.store import ENDED, ENDED_AT, PAGE_SLOTS, SLOT, Full, Store
 from joulemap.calls.table import Calls, Sites
 from joulemap.errors import InputError
 from joulemap.recorder.finish import finish
@@ -74,8 +75,17 @@ def test_columns_that_cannot_be_right_are_refused(changes):
         calls(**changes)
 
 
+def slot_of(store: Store, number: int):
+    """The slot of a call, with those before it taken."""
+    call, page, offset = next(store.slots, None) or store.next_page()
+    while call < number:
+        call, page, offset = next(store.slots, None) or store.next_page()
+    assert call == number
+    return page, offset
+
+
 def put(store: Store, number: int, *, parent: int = -1, start_ns: int = 1000, api: str = "tensorflow.add"):
-    page, offset = store.page(number // PAGE_SLOTS), number % PAGE_SLOTS * SLOT.size
+    page, offset = slot_of(store, number)
     names = store.word("api", api), store.word("shapes", "")
     SLOT.pack_into(page, offset, parent, 1, start_ns, 64, -1, 7, *names, 0, 0, 0)
     return page, offset
@@ -83,7 +93,7 @@ def put(store: Store, number: int, *, parent: int = -1, start_ns: int = 1000, ap
 
 def end(slot, end_ns: int, outcome: int) -> None:
     page, offset = slot
-    ENDED.pack_into(page, offset + ENDED_AT, outcome, 0, end_ns)
+    ENDED.pack_into(page, offset + ENDED_AT, outcome, end_ns)
 
 
 def test_slots_become_calls_and_what_never_ended_is_open(tmp_path):
@@ -142,9 +152,10 @@ def test_calls_go_on_over_pages_and_older_ones_can_still_end(tmp_path):
     assert read.end_ns[0] == 99_999
 
 
-def test_there_is_an_end_to_what_is_kept(tmp_path):
+def test_there_is_an_end_to_what_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "MOST_CALLS", 3 * PAGE_SLOTS)
     with pytest.raises(Full, match="later ones are not recorded"):
-        Store(tmp_path).page(MOST_CALLS // PAGE_SLOTS)
+        slot_of(Store(tmp_path), 3 * PAGE_SLOTS)
 
 
 def test_finishing_a_recording_puts_the_calls_into_it(tmp_path):

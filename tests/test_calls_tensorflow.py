@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from .test_calls_run import metered, recorded_calls, texts
+from .calls_programs import metered, recorded_calls, texts
 from .test_run import plainly, program
 
 PROGRAM = """

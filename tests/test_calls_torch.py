@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from .test_calls_run import same, texts
+from .calls_programs import same, texts
 from .test_run import program
 
 PROGRAM = """

@@ -7,6 +7,8 @@ when one of these is gone.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,6 +21,14 @@ _FRAMES = frozenset(("_getframe", "currentframe"))
 _Key = int | tuple[int, int | str]
 
 
+@dataclass(slots=True)
+class Api:
+    """Something of the library: the number of its name, and what is called instead of it, by site."""
+
+    number: int
+    places: dict[int, Callable[..., Any]] = field(default_factory=dict)
+
+
 class Apis:
     """The API of some libraries, as far as it was called."""
 
@@ -26,11 +36,11 @@ class Apis:
         self.owner = Owner({package for library in libraries for package in packages_of(library)})
         self._names = Names(libraries)
         self._store = store
-        self.known: dict[_Key, int | None] = {}
+        self.known: dict[_Key, Api | None] = {}
         self._alive: dict[_Key, tuple[weakref.ref[Any], ...]] = {}
 
-    def of(self, callee: Any) -> int | None:
-        """The number of its name, from 1; None where it is not the library's, or must be left alone."""
+    def of(self, callee: Any) -> Api | None:
+        """What is known of it; None where it is not the library's, or must be left alone."""
         kind = type(callee)
         key: _Key
         if kind is MethodType:
@@ -52,17 +62,17 @@ class Apis:
         except KeyError:
             return self._ask(callee, key)
 
-    def _ask(self, callee: Any, key: _Key) -> int | None:
+    def _ask(self, callee: Any, key: _Key) -> Api | None:
         api = None
         if self.owner.owns(callee) and not _looks_at_frames(callee):
-            api = self._store.word("api", self._names.of(callee))
+            api = Api(self._store.word("api", self._names.of(callee)))
         if self._names.is_public(callee):  # it lives as long as we do
             self.known[id(callee)] = api
         else:
             self._keep(key, api, _lasting(callee))
         return api
 
-    def _keep(self, key: _Key, api: int | None, things: tuple[Any, ...]) -> None:
+    def _keep(self, key: _Key, api: Api | None, things: tuple[Any, ...]) -> None:
         try:
             self._alive[key] = tuple(weakref.ref(one, partial(self._forget, key)) for one in things)
         except TypeError:  # something that cannot be watched is asked about again

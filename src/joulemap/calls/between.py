@@ -35,12 +35,13 @@ _forget_frame = _forget if sys.version_info >= (3, 11) else _forget_in_3_10
 
 
 def between(
-    site: int, caller: FrameType, begin: Callable[..., Any], end: Callable[[Any, int], None]
+    site: int, api: int, caller: FrameType, begin: Callable[..., Any], end: Callable[[Any, int], None]
 ) -> Callable[..., Any]:
-    """What is called at one site instead of the library: it seems to be the program's function there."""
+    """What is called at one site instead of the library, with what of it was to be called as first argument:
+    it seems to be the program's function there."""
     forget, raised, returned = _forget_frame, RAISED, RETURNED  # nothing of ours is among its globals
 
-    def call(callee: Any, api: int, /, *args: Any, **kwargs: Any) -> Any:
+    def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
         opened = begin(site, api, callee, args, kwargs)
         try:
             result = callee(*args, **kwargs)

@@ -41,13 +41,6 @@ class _Modules(dict[object, bool]):
         return inside
 
 
-class Known(dict[int, bool | None]):
-    """Answers by ``id``; None where there is none yet."""
-
-    def __missing__(self, key: int) -> None:
-        return None
-
-
 class Owner:
     """Knows what belongs to some packages.
 
@@ -56,7 +49,7 @@ class Owner:
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        self.known = Known()
+        self.known: dict[int, bool] = {}
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._modules = _Modules(packages)
 

@@ -8,12 +8,9 @@ program.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, Token
-from functools import partial
 from mmap import mmap
 from pathlib import Path
 from threading import get_ident
@@ -21,19 +18,15 @@ from time import monotonic_ns
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
-from joulemap.calls.apis import Apis
+from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
-from joulemap.calls.owner import Known
 from joulemap.calls.places import Places
 from joulemap.calls.sizes import PLAIN, UNKNOWN, Sizes, spelled
 from joulemap.calls.store import (
+    BEGUN,
     ENDED,
     ENDED_AT,
     MOST_WORDS,
-    OPEN,
-    PAGE_BITS,
-    PAGE_SLOTS,
-    SLOT,
     Full,
     Store,
 )
@@ -42,8 +35,7 @@ from joulemap.calls.tracing import tracers
 NO_CALL = -1
 _loaded = sys.modules
 NoneType = type(None)
-_put, _put_end = SLOT.pack_into, ENDED.pack_into
-_SLOT_BYTES, _LAST_SLOT = SLOT.size, PAGE_SLOTS - 1
+_put_begun, _put_ended = BEGUN.pack_into, ENDED.pack_into
 
 
 class Isolation(Protocol):
@@ -63,29 +55,34 @@ fence: Callable[[], None] | None = None
 """Waits at the end of a call until devices have done what it asked them for, if wanted."""
 
 Spot = tuple[str, int, int, int, int]
-_Open = tuple[Token[int], mmap, int, int, int, int]
-"""The call around it, where its record is, its number, its site and its parent."""
-_inside: ContextVar[int] = ContextVar("joulemap_call", default=NO_CALL)
+_Open = tuple[mmap, int, int, int, int, int]
+"""Where its record is, its number, its site, its thread and the call around it."""
+_inside: dict[int, int] = {}
+"""The innermost open call of each thread: calls begin and end like frames, whatever the program awaits."""
 _meter: CallMeter | None = None
-_known: Known = Known()
+_nothing: dict[int, bool] = {}
+_answer = _nothing.get
 
 
 def site(number: int | Spot, callee: Any) -> Any:
     """What to call in place of ``callee``; the callee itself where it is none of the library's. A site has a
     number, or in a patched file its file and span."""
-    kind = type(callee)
-    if kind is MethodType:
-        ours = _known[id(callee.__func__)]
-    elif kind is BuiltinFunctionType:
-        owner = type(callee.__self__)
-        ours = _known[id(callee) if owner is ModuleType or owner is NoneType else id(owner)]
-    elif kind is FunctionType or kind is type:
-        ours = _known[id(callee)]
-    else:
-        ours = _known.get(id(kind))
-    if ours is False or _meter is None:
+    try:
+        kind = type(callee)
+        if kind is MethodType:
+            ours = _answer(id(callee.__func__))
+        elif kind is BuiltinFunctionType:
+            owner = type(callee.__self__)
+            ours = _answer(id(callee) if owner is ModuleType or owner is NoneType else id(owner))
+        elif kind is FunctionType or kind is type:
+            ours = _answer(id(callee))
+        else:
+            ours = _answer(id(kind))
+        if ours is False or _meter is None:
+            return callee
+        return _meter.between(number, callee)
+    except RecursionError:  # the program is near its limit: what it calls may still have room
         return callee
-    return _meter.between(number, callee)
 
 
 def _compiled_site(number: int | Spot, callee: Any) -> Any:  # noqa: ARG001 - as ``site``
@@ -107,36 +104,39 @@ class CallMeter:
         self._apis = Apis(tuple(libraries), self._store)
         self._functions = self._apis.known
         self._sizes = Sizes()
+        self._arrays = self._sizes.arrays
         self._shapes: dict[tuple[Any, ...], int] = {(): 0}
-        self._between: dict[int, Callable[..., Any]] = {}
+        self._known_sites: set[int] = set()
+        self._too_deep = False
         self._offset_ns, self._warn = offset_ns, warn
-        self._numbers = itertools.count()
-        self._page: tuple[int, Any] = (-1, None)
         self._tracers: list[Callable[[], bool]] = []
         self._modules = 0
         self._over = False
 
     def start(self) -> None:
         """Begin to answer the sites of this process; a forked child's calls are not recorded."""
-        global _meter, _known
-        _meter, _known = self, self._apis.owner.known
+        global _meter, _answer
+        _meter, _answer = self, self._apis.owner.known.get
         os.register_at_fork(after_in_child=self.leave)
 
     def leave(self) -> None:
         """Write nothing from now on: in a forked child, whose parent goes on writing."""
-        global _meter, _known
+        global _meter, _answer
         self._over = True
         if _meter is self:
-            _meter, _known = None, Known()
+            _meter, _answer = None, _nothing.get
 
     def stop(self) -> None:
         """Stop recording; calls that are still open stay so."""
         if not self._over:
             self.leave()
             self._store.close()
+        if self._too_deep:
+            self._warn("Calls right at the recursion limit of Python could not be recorded, or stay open.")
 
     def between(self, number: int | Spot, callee: Any) -> Any:
         """Something that measures the call, or the callee where that is not wanted here."""
+        api: Api | None = None
         try:
             if type(callee) is MethodType:
                 api = self._functions.get((id(callee.__func__), id(type(callee.__self__))))
@@ -152,8 +152,11 @@ class CallMeter:
                 if is_tracing():
                     return callee
             known = self.places.number_of(number) if isinstance(number, tuple) else number
-            place = self._between.get(known) or self._new_place(known)
-            return partial(place, callee, api)
+            # A method whose object is what is to be called: nothing binds an argument quicker.
+            return MethodType(api.places.get(known) or self._new_place(known, api), callee)
+        except RecursionError:
+            self._too_deep |= api is not None
+            return callee
         except Exception as error:  # noqa: BLE001 - the program goes on without us
             self._complain(error)
             return callee
@@ -161,48 +164,55 @@ class CallMeter:
     def _look_for_tracers(self) -> None:
         self._modules = len(_loaded)
         self._tracers = tracers()
-        unseen_by_compilers(
-            site, CallMeter.between, CallMeter._begin, CallMeter._end, *self._between.values()
+        ours = (
+            place
+            for api in list(self._functions.values())
+            if api is not None
+            for place in api.places.values()
         )
+        unseen_by_compilers(site, CallMeter.between, CallMeter._begin, CallMeter._end, *ours)
 
-    def _new_place(self, number: int) -> Callable[..., Any]:
+    def _new_place(self, number: int, api: Api) -> Callable[..., Any]:
         """The site is written down when it is first seen to call the library."""
         caller = sys._getframe(3)
         if caller.f_globals.get("__name__") == "joulemap.calls.patched" and caller.f_back is not None:
             caller = caller.f_back
-        self._store.put("site", [number, *self.places.describe(number, caller.f_code)])
-        place = self._between[number] = between(number, caller, self._begin, self._end)
+        if number not in self._known_sites:
+            self._store.put("site", [number, *self.places.describe(number, caller.f_code)])
+            self._known_sites.add(number)
+        place = between(number, api.number, caller, self._begin, self._end)
+        api.places[number] = place
         unseen_by_compilers(place)
         return place
 
     def _begin(self, number: int, api: int, callee: Any, args: Any, kwargs: Any) -> _Open | None:
         """Put the call down as open. None where that fails: then there is nothing to end."""
         try:
-            parent = _inside.get()
+            thread = get_ident()
+            parent = _inside.get(thread, NO_CALL)
             size = shapes = own_size = 0
             for value in (*args, *kwargs.values()) if kwargs else args:
                 if type(value) not in PLAIN:
                     size, shapes = self._measure_arguments(args, kwargs)
                     break
-            if type(callee) is MethodType and self._sizes.arrays.get(type(callee.__self__)) is False:
+            kind = type(callee)
+            if kind is MethodType and self._arrays.get(type(callee.__self__)) is False:
                 own_size = UNKNOWN
-            elif type(callee) is not FunctionType:
+            elif kind is not FunctionType:
                 own_size = self._measure_object(callee)
             if isolation is not None and parent == NO_CALL:
                 isolation.before(number)
-            call = next(self._numbers)
-            number_of_page, page = self._page
-            if number_of_page != call >> PAGE_BITS:
-                page = self._store.page(call >> PAGE_BITS)
-                self._page = call >> PAGE_BITS, page
-            at = (call & _LAST_SLOT) * _SLOT_BYTES
-            token = _inside.set(call)
+            call, page, at = next(self._store.slots, None) or self._store.next_page()
+            _inside[thread] = call
             now_ns = self._offset_ns + monotonic_ns()
-            _put(page, at, parent, get_ident(), now_ns, size, own_size, number, api, shapes, OPEN, 0, 0)
+            _put_begun(page, at, parent, thread, now_ns, size, own_size, number, api, shapes)
+        except RecursionError:
+            self._too_deep = True
+            return None
         except Exception as error:  # noqa: BLE001 - the call is made, recorded or not
             self._complain(error)
             return None
-        return token, page, at, call, number, parent
+        return page, at, call, number, thread, parent
 
     def _measure_arguments(self, args: Any, kwargs: Any) -> tuple[int, int]:
         argument_bytes, seen = self._sizes.of((*args, *kwargs.values()) if kwargs else args)
@@ -233,17 +243,19 @@ class CallMeter:
         """The call has returned or raised."""
         if opened is None:
             return
-        token, page, at, call, number, parent = opened
-        _inside.reset(token)
+        page, at, call, number, thread, parent = opened
+        _inside[thread] = parent
         if self._over:
             return
         try:
             if fence is not None:
                 fence()
-            _put_end(page, at + ENDED_AT, outcome, 0, self._offset_ns + monotonic_ns())
+            _put_ended(page, at + ENDED_AT, outcome, self._offset_ns + monotonic_ns())
             if isolation is not None and parent == NO_CALL:
                 isolation.after(number)
                 self._store.put("gate", [call, *isolation.gate()])
+        except RecursionError:
+            self._too_deep = True
         except Exception as error:  # noqa: BLE001 - its result is the program's, whatever becomes of the record
             self._complain(error)
 
