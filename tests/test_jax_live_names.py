@@ -229,3 +229,16 @@ def test_loops_branches_and_recomputing(tmp_path: Path) -> None:
     assert {"forward", "backward", "recompute"} <= {phase for _, phase in found["encoder/layer"]}
     assert "gate" in found
     assert not any(part in layer.split("/") for layer in found for part in ("while", "body", "closed_call"))
+
+
+def test_products_that_xla_computes_in_another_shape_keep_their_names(tmp_path: Path) -> None:
+    vector = jnp.ones(32)
+
+    @jax.jit
+    def step(vector: Any) -> Any:
+        with jax.named_scope("column"):
+            return jax.grad(lambda vector: ((X @ vector) ** 2).sum())(vector)
+
+    found = layers(traced(tmp_path, lambda: step(vector)))
+    assert ("dot_general", "backward") in found["column"]
+    assert ("dot", "other") not in found.get("(unnamed)", ())

@@ -32,6 +32,13 @@ MINE = "/home/me/train.py"
         ),
         ("jit(f)/shard_map/layer/dot_general", "layer", "forward"),
         ("pmap(f)/layer/dot_general", "layer", "forward"),
+        (
+            "jit(f)/jvp(Net)/memory/cell.scan_fn/while/body/closed_call/cell/hn/add",
+            "Net/memory/cell/hn",
+            "forward",
+        ),
+        ("jit(f)/transpose(jvp(net))/(down/dot:up/dot_general)/mul", "net/down/dot", "backward"),
+        ("jit(f)/jvp(layer:0)/mul", "layer:0", "forward"),
         ("jit(f)/optimizer/adam/mul", "optimizer/adam", "optimizer"),
         ("jit(f)/while", "", "forward"),
         ("jit(f)/jvp(attention)/bqhd,bkhd->bhqk/dot_general", "attention", "forward"),
@@ -42,6 +49,12 @@ def test_scopes_are_what_the_program_opened(name: str, scopes: str, phase: str) 
     stack = read_stack(name)
     assert (stack.function, "/".join(stack.scopes), stack.phase) == ("f", scopes, phase)
     assert stack.operation == name.rpartition("/")[2]
+
+
+def test_a_function_of_jax_that_is_one_operation_goes_by_its_name() -> None:
+    assert read_stack("jit(f)/mlp/jit(silu)")[1:3] == (("mlp",), "silu")
+    assert read_stack("jit(f)/head/transpose(jvp(jit(take_along_axis)))").operation == "take_along_axis"
+    assert read_stack("jit(f)/head/jvp()").operation == "jvp()"
 
 
 def test_an_optimizers_update_is_known_by_its_functions() -> None:
@@ -71,6 +84,7 @@ def test_what_is_in_no_scope_goes_by_the_programs_functions() -> None:
     )
     assert functions(calls, "step") == ["step", "loss"]
     assert functions((), "step") == ["step"]
+    assert functions(calls, "_fun") == ["main", "step", "loss"]  # pmap hides which of them it was given
 
 
 def test_work_is_counted_in_operations_and_elements() -> None:

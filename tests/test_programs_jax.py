@@ -4,9 +4,12 @@ and the recording opens, conserves, and knows their steps and layers."""
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
+
+import joulemap
 
 from .same_programs import EXAMPLES, TESTS, Case, Home
 
@@ -22,11 +25,16 @@ HOME = Home(
     },
     made_up=r"0x[0-9a-f]{6,}",
 )
+GLUE = re.compile(
+    r"\b(?:while|cond|branch_\d+_fun|body|closed_call|checkpoint|pjit|shard_map|xla_pmap)/|\w\(|:"
+)
+"""What JAX and XLA put into names: none of the layers that the program has."""
 TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
 TINY += ("--dropout", "0")  # compiling what makes chance takes longest
 TINY_LLM = ("--prompt", "16", "--tokens", "8", "--batch", "2", "--rounds", "3")
 
 CASES = [
+    Case("callbacks.py", ("tells", "slopes"), ("layer", "slope")),
     Case("exits.py", ("train_step",), ("line",), code=3),
     Case("keras_fit.py", ("train", "test", "predict"), ("conv", "classes", "optimizer")),
     Case(
@@ -36,7 +44,17 @@ CASES = [
     Case("nnx_training.py", ("train_step",), ("Net/entry", "Net/blocks/1/layer", "Net/head/layers/1")),
     Case("profiled.py", ("train",), ("model",)),
     Case("raises.py", ("step",), ("Layer",), code=1),
+    Case(
+        "recurrent.py",
+        ("train_step", "go_on"),
+        ("Reader/symbols", "Reader/memory/cell/h", "Reader/next", "careful", "go_on/say"),
+    ),
     Case("transformations.py", ("scanned", "each", "halves"), ("stack/layer", "layer")),
+    Case(
+        "two_devices.py",
+        ("by_compiler", "by_hand", "members"),
+        ("net/up", "net/down", "optimizer", "by_hand/loss", "by_pmap"),
+    ),
     Case(
         "bert_flax.py",
         ("train_step",),
@@ -62,6 +80,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_program_runs_the_same_and_is_known(case: Case, tmp_path: Path) -> None:
     HOME.check(case, tmp_path)
+    names = joulemap.load(tmp_path / "r.joulemap").program().operations
+    assert [name for name in names if GLUE.search(name)] == []
 
 
 def test_every_program_is_run() -> None:

@@ -17,6 +17,9 @@ from joulemap.frameworks.watch import Watch
 
 _COMPILING = "/jax/core/compile/backend_compile"
 _LIBRARY, _KERAS = "jax", "keras."
+_IN_PYTHON = {"_run_python_pjit": 2, "_python_pjit_helper": 0}
+"""Where calls that compile or have effects pass through, in this JAX or an older one, and which of its
+arguments is the function."""
 
 
 class Calls:
@@ -59,7 +62,8 @@ class Calls:
         from jax._src import core, pjit
 
         watch, called = self._watch, self._finder.called
-        original = pjit._run_python_pjit
+        name, place = next(one for one in _IN_PYTHON.items() if hasattr(pjit, one[0]))
+        original = getattr(pjit, name)
 
         def hook(function: Any, results: Any) -> None:
             module = str(function.__module__)
@@ -67,12 +71,12 @@ class Calls:
                 called(_label(pjit.fun_name(function), module), results)
 
         @functools.wraps(original)
-        def run(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
-            done = original(p, args_flat, fun, args, kwargs)
-            watch.attempt(hook, fun, done[0])
+        def run(*args: Any, **kwargs: Any) -> Any:
+            done = original(*args, **kwargs)
+            watch.attempt(hook, args[place], done[0])
             return done
 
-        patches.put(pjit, "_run_python_pjit", run)
+        patches.put(pjit, name, run)
 
     def _compiled_ahead(self, patches: Patches) -> None:
         """Functions that the program compiled itself (``lower(…).compile()``) are called without a name."""

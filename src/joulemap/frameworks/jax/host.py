@@ -171,6 +171,10 @@ def _named(
 def _glue(name: str, naming: Naming) -> Sequence[Part]:
     """What the runtime does, without for which function, device or line of Python."""
     if _COMPILING.match(name):
-        return whole(f"{COMPILATION}/{_ADDED.sub('', name)}", "compile")
-    what = "instruction" if naming.is_instruction(name) else _ADDED.sub("", name).strip() or "range"
+        return whole(f"{COMPILATION}/{_without_details(name)}", "compile")
+    what = "instruction" if naming.is_instruction(name) else _without_details(name) or "range"
     return whole(f"{RUNTIME}/{what}", what)
+
+
+def _without_details(name: str) -> str:
+    return _ADDED.sub("", name).strip()

@@ -24,6 +24,8 @@ _LOOP_PARTS = frozenset({"body", "cond"})
 _BRANCH = re.compile(r"branch_\d+_fun")
 _RECOMPUTED = "rematted_computation"
 _TRANSPOSED = "transpose("
+_MERGED = re.compile(r"(?<!\w)\(([^():]+)(?::[^():]+)+\)")
+"""What XLA made one of several operations: ``net/(down/dot_general:up/dot_general)``."""
 
 
 class Place(NamedTuple):
@@ -48,12 +50,13 @@ def is_name_stack(op_name: str) -> bool:
 
 
 def read_stack(op_name: str) -> Stack:
-    """What a name stack says."""
-    parts = _parts(op_name)
+    """What a name stack says; of operations that XLA merged, the first stands for all."""
+    parts = _parts(_MERGED.sub(r"\1", op_name))
     function = _WRAPPED.match(parts[0]) if parts else None
     *around, operation = parts or [op_name]
     scopes = _scopes(around)
-    return Stack(function["inner"] if function else "", scopes, operation, _phase(op_name, parts, scopes))
+    phase = _phase(op_name, parts, scopes)
+    return Stack(function["inner"] if function else "", scopes, _bare(operation), phase)
 
 
 def place(op_name: str) -> Place:
@@ -95,6 +98,14 @@ def _scopes(parts: list[str]) -> tuple[str, ...]:
     return tuple(_without_glue(scopes))
 
 
+def _bare(operation: str) -> str:
+    """``silu`` of ``jvp(jit(silu))``: a function of JAX's own that was compiled as one operation."""
+    inner = operation
+    while wrapped := _WRAPPED.match(inner):
+        inner = wrapped["inner"]
+    return inner.rpartition(SEPARATOR)[2] or operation
+
+
 def _unwrapped(part: str) -> list[str]:
     """The scopes in one part of a stack; none in a function's."""
     while wrapped := _WRAPPED.match(part):
@@ -115,4 +126,12 @@ def _without_glue(scopes: list[str]) -> list[str]:
         if not (inside or loop or branch or scope in _GLUE or _EINSUM in scope):
             kept.append(scope)
         inside = not inside and (loop or branch)
-    return kept
+    return _without_lifted(kept)
+
+
+def _without_lifted(scopes: list[str]) -> list[str]:
+    """Leave out what linen puts around a module that it lifts: ``cell.scan_fn/cell`` is ``cell``."""
+    following = [*scopes, ""][1:]
+    return [
+        scope for scope, after in zip(scopes, following, strict=True) if not scope.startswith(f"{after}.")
+    ]

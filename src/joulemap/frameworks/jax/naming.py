@@ -102,8 +102,7 @@ class Naming:
 
 def _whole(module: Module, instruction: Instruction) -> Named:
     """An instruction that is not split goes where its result is computed."""
-    source = module.source(instruction.name)
-    named = _named(module, source) if source is not None else None
+    named = _named(module, module.source(instruction.name) or instruction)
     return named or _in_loop(module, instruction) or _unnamed(instruction)
 
 
@@ -144,10 +143,10 @@ def _split(module: Module, fusion: Instruction) -> tuple[Part, ...]:
 
 def _named(module: Module, instruction: Instruction) -> Named | None:
     """None where nothing says where it came from."""
-    if not is_name_stack(instruction.op_name):
+    says = module.reshaped(instruction) or instruction
+    if not is_name_stack(says.op_name):
         return None
-    stack = read_stack(instruction.op_name)
-    calls = module.calls(instruction)
+    stack, calls = read_stack(says.op_name), module.calls(says)
     operation = _operation(stack.operation, instruction.opcode)
     op = operation if instruction.opcode in (_FUSION, _LIBRARY) else instruction.opcode
     made_by = origins.origin(calls)

@@ -23,6 +23,8 @@ _PASSES_ON = frozenset({"chain", "with_extra_args_support", "named_chain", "part
 _LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<")
 _NAMELESS = re.compile(r"<(?:lambda|listcomp|genexpr|dictcomp|setcomp|module)>")
 _MOST_FUNCTIONS = 8
+_PMAPPED = "_fun"
+"""What ``pmap`` compiles instead of the program's function."""
 
 
 class Origin(NamedTuple):
@@ -47,7 +49,10 @@ def functions(calls: Sequence[Call], compiled: str) -> list[str]:
     """The program's own functions around an operation, from the compiled one on, the outermost first."""
     own = [_own_name(call.function) for call in reversed(calls) if not _LIBRARIES.search(call.file)]
     named = [name for name in own if not _NAMELESS.fullmatch(name)]
-    inside = named[named.index(compiled) :] if compiled in named else [compiled]
+    if compiled == _PMAPPED and named:
+        inside = named
+    else:
+        inside = named[named.index(compiled) :] if compiled in named else [compiled]
     return list(dict.fromkeys(inside))[:_MOST_FUNCTIONS]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from joulemap.traces import KINDS, EventTrace, Int64, Steps
 JAX = "jax"
 _WORK = ("op", "kernel")
 _STEP = "step_num"
+_VERSION = "jax_version"
+_PROGRAM = re.compile(r"(?:jit|pmap)_")
 
 
 @dataclass(eq=False)
@@ -40,8 +43,10 @@ class _Read:
 
 
 def is_of_jax(space: Space) -> bool:
-    """Whether JAX wrote a profile."""
-    return any("jax_version" in plane.stats for plane in space.planes if plane.name == METADATA)
+    """Whether JAX wrote a profile. It says so since 0.9; before that, its programs' names do."""
+    programs = [plane for plane in space.planes if plane.name == METADATA]
+    names = [described.name for plane in programs for described in plane.described]
+    return any(_VERSION in plane.stats for plane in programs) or any(map(_PROGRAM.match, names))
 
 
 def read_profiles(

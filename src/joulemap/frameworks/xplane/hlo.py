@@ -5,6 +5,7 @@ Only the fields that names, dataflow and the amount of work need are read (``hlo
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,12 +20,15 @@ _PROTO = "Hlo Proto"
 _MODULE = 1
 _MODULE_NAME, _COMPUTATION, _MODULE_ID, _ENTRY_ID, _SCHEDULE, _STACKS = 1, 3, 5, 6, 7, 17
 _INSTRUCTION, _COMPUTATION_ID, _ROOT_ID = 2, 5, 6
-_NAME, _OPCODE, _METADATA, _ID, _OPERANDS, _CALLED = 1, 2, 7, 35, 36, 38
+_NAME, _OPCODE, _METADATA, _PARAMETER_NUMBER, _ID, _OPERANDS, _CALLED = 1, 2, 7, 9, 35, 36, 38
 _SHAPE, _WINDOW, _DOT = 3, 15, 30
 _DIMENSIONS, _TUPLE_SHAPES, _WINDOW_DIMENSION, _SIZE, _LEFT_CONTRACTED = 3, 4, 1, 1, 1
 _OP_TYPE, _OP_NAME, _STACK = 1, 2, 15
 _KEY, _VALUE = 1, 2
 _FUSION = "fusion"
+_PARAMETER = "parameter"
+_PRODUCTS, _SHAPING = ("dot", "convolution"), ("bitcast", "reshape", "transpose", "copy")
+_IS_PRODUCT = re.compile(r"/(?:dot|conv)\w*$")
 
 
 @dataclass(slots=True)
@@ -33,7 +37,8 @@ class Instruction:
 
     ``dimensions`` are those of its result, of the first part where that is a tuple; ``contracted`` are the
     places of the dimensions of its first operand that a product sums over, ``window`` the sizes of what a
-    convolution or a windowed reduction looks at. ``stack`` is the number of the Python stack it was made on.
+    convolution or a windowed reduction looks at. ``stack`` is the number of the Python stack it was made on,
+    ``parameter`` that of what is handed to its computation, where it is a parameter.
     """
 
     name: str = ""
@@ -47,6 +52,7 @@ class Instruction:
     contracted: list[int] = field(default_factory=list)
     window: list[int] = field(default_factory=list)
     stack: int = 0
+    parameter: int = 0
 
 
 @dataclass(slots=True)
@@ -108,6 +114,33 @@ class Module:
     def caller(self, instruction: Instruction) -> Instruction | None:
         """The loop, branch or call that an instruction is in; None for the program's own."""
         return self._callers.get(instruction.name)
+
+    @cached_property
+    def _users(self) -> dict[str, list[Instruction]]:
+        users: dict[str, list[Instruction]] = {}
+        for computation in self._computations.values():
+            names = {one.number: one.name for one in computation.instructions}
+            for one in computation.instructions:
+                for operand in one.operands:
+                    users.setdefault(names.get(operand, ""), []).append(one)
+        return users
+
+    def reshaped(self, instruction: Instruction) -> Instruction | None:
+        """What gives a product without a name the shape that was asked for: where XLA computes it in another,
+        the name stays there. None where nothing does."""
+        if instruction.op_name or instruction.opcode not in _PRODUCTS:
+            return None
+        shaped = (one for one in self._used_by(instruction) if one.opcode in _SHAPING)
+        return next((one for one in shaped if _IS_PRODUCT.search(one.op_name)), None)
+
+    def _used_by(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What uses an instruction, inside of fusions too."""
+        for user in self._users.get(instruction.name, ()):
+            yield user
+            for computation in self.called(user) if user.opcode == _FUSION else ():
+                for one in computation.instructions:
+                    if one.opcode == _PARAMETER and user.operands[one.parameter] == instruction.number:
+                        yield from self._users.get(one.name, ())
 
     def calls(self, instruction: Instruction) -> tuple[Call, ...]:
         """The Python functions that were running where an instruction was made, the innermost first."""
@@ -213,6 +246,8 @@ def _instruction(proto: bytes, part: Field) -> Instruction:
             made.operands += wire.numbers(proto, one)
         elif one.number == _CALLED:
             made.called += wire.numbers(proto, one)
+        elif one.number == _PARAMETER_NUMBER:
+            made.parameter = one.value
         elif one.number == _METADATA:
             _read_metadata(proto, one, made)
         else:
