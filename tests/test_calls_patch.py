@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from joulemap.calls.notebooks import IN_MAGIC, NOT_PYTHON, UNREADABLE, patch_notebook
+from joulemap.calls.notebooks import IN_MAGIC, NOT_PYTHON, UNREADABLE, compile_cells, patch_notebook
 from joulemap.calls.patching import (
     CROWDED,
     HOOK,
@@ -176,6 +176,15 @@ def test_magics_stay_and_what_is_between_them_is_patched():
     assert [one.reason for one in patched.left] == [IN_MAGIC]
 
 
+def test_every_cell_of_a_patched_notebook_is_compiled():
+    patched = patch_notebook(notebook(MAGICS, "%%bash\nls (", "%%time\nlib.f(1)"), "n.ipynb", ["lib"]).text
+    compile_cells(patched, "n.ipynb")
+    with pytest.raises(SyntaxError, match="return"):
+        compile_cells(patched.replace("lib.f)(1)", "lib.f)(1)\\nreturn"), "n.ipynb")
+    with pytest.raises(SyntaxError, match="with sites"):
+        compile_cells(patched.replace("lib.f)(1)", "lib.f)(1"), "n.ipynb")
+
+
 def test_cell_magics_are_kept_and_those_of_python_are_patched():
     cells = ["%%bash\necho $(f 1)", "%%time\nf(1)", "f(2)", "%%html\n<b>f(3)</b>", "what is f(4)?\nno python"]
     patched = patch_notebook(notebook(*cells), "n.ipynb", ["lib"])
@@ -219,6 +228,7 @@ def test_a_patched_project_runs_as_before_and_is_metered(project, tmp_path):
     ran = patch(project, "-o", tmp_path / "metered", "--library", "fakelib", "--check")
     assert ran.returncode == 0, ran.stderr
     assert "Every result compiles." in ran.stdout
+    assert f"Next: joulemap run {tmp_path / 'metered'}/…" in ran.stdout
     there = tmp_path / "metered"
     plain, copy = plainly(project, "program.py"), plainly(there, "program.py")
     assert copy.stderr == plain.stderr == ""

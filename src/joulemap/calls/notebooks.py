@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from joulemap.calls.patching import Patched, header, header_line, patch_text
+from joulemap.calls.patching import HOOK, Patched, header, header_line, patch_text
 from joulemap.calls.sites import Left
 
 NOT_PYTHON = "in a cell of another language"
@@ -42,6 +42,18 @@ def patch_notebook(text: str, file: str, libraries: Iterable[str]) -> Patched:
         lines = result.text.splitlines(keepends=True)
         cell["source"] = lines if isinstance(cell["source"], list) else result.text
     return Patched(_as_written(notebook, text), sites, left)
+
+
+def compile_cells(text: str, file: str) -> None:
+    """Compile the Python cells of a notebook, with their magics hidden; raises ``SyntaxError``."""
+    for cell in json.loads(text)["cells"]:
+        first, rest = _cell_magic(_joined(cell))
+        if cell.get("cell_type") == "code" and (not first or first.startswith(_PYTHON_CELLS)):
+            tree, _ = _parsed(rest)
+            if tree is None and f"{HOOK}(" in rest:
+                raise SyntaxError(f"{file}: a cell with sites is no Python")
+            if tree is not None:
+                compile(tree, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 class _Cell:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulemap.calls.notebooks import patch_notebook
+from joulemap.calls.notebooks import compile_cells, patch_notebook
 from joulemap.calls.patching import Patched, patch_bytes, refuse_patched
 from joulemap.calls.sites import Left
 from joulemap.errors import InputError
@@ -65,11 +65,19 @@ def patch_project(
         written, file = _patched(content, name, libraries)
         files.append(file)
         contents[name] = written
-        if check and name.suffix == ".py" and file.sites:
-            compile(written, str(name), "exec", dont_inherit=True)
+        if check and file.sites:
+            _check(written, name)
     if target is not None:
         _write(source, target, names, contents)
     return PatchedProject(files, len(names) - len(files))
+
+
+def _check(written: bytes, name: Path) -> None:
+    """Compile a result; what cannot be compiled is a defect of ours."""
+    if name.suffix == ".py":
+        compile(written, str(name), "exec", dont_inherit=True)
+    else:
+        compile_cells(written.decode(), str(name))
 
 
 def _refuse(source: Path, target: Path | None) -> None:

@@ -85,4 +85,7 @@ def _show(project: PatchedProject, output: Path | None, check: bool) -> None:
     if check:
         out.print("Every result compiles.")
     if output is not None:
-        out.print(f"Wrote {output}. Next: joulemap run {output}", soft_wrap=True, markup=False)
+        program = output if output.is_file() else output / "…"
+        runs = program.suffix != ".ipynb"
+        what = f"Next: joulemap run {program}" if runs else "Run it as ever, inside joulemap.record(…)."
+        out.print(f"Wrote {output}. {what}", soft_wrap=True, markup=False)
