@@ -11,10 +11,12 @@ import sys
 import textwrap
 import traceback
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 
+import joulemap
 from joulemap import account
 from joulemap.frameworks.imported import named_share
 from joulemap.recording import Recording
@@ -26,6 +28,7 @@ GRAPHS = """
 import sys, tempfile, torch
 from pathlib import Path
 from torch import nn
+from torch._dynamo.convert_frame import input_codes
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from tests.torch_live import Heard, TorchAdapter
@@ -106,6 +109,8 @@ for breaks in (False, True):
         broken = sum(counters["graph_break"].values())
         print(breaks, how.__name__, compiled.frame_count, compiled.op_count, dict(counters["stats"]), broken)
         print(float(sum(p.double().sum() for p in model.parameters()).detach()).hex())
+codes = [code for seen in input_codes.seen if (code := seen()) is not None]
+assert not [code for code in codes if "joulemap/frameworks" in code.co_filename]
 if adapter is not None:
     assert "train" in heard.steps and heard.compiled_steps
     adapter.detach()
@@ -122,6 +127,53 @@ def test_compiled_programs_have_the_same_graphs() -> None:
     assert said["plain"].count("unique_graphs") == 10
     assert said["attached"] == said["plain"]
     assert said["traced"] == said["plain"]
+
+
+class Goes:
+    """Somebody's object with code that runs when it goes."""
+
+    def __del__(self) -> None:
+        self.gone = True
+
+
+def test_what_goes_in_the_middle_of_compiled_code(tmp_path: Path) -> None:
+    """The compiler looks at what runs when garbage is collected, and at nothing of ours."""
+    from torch._dynamo.convert_frame import input_codes
+
+    held: list[Any] = []
+
+    def function(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        held.clear()
+        return x + 1
+
+    torch._dynamo.reset()
+    input_codes.clear()
+    with attached(tmp_path) as (_, heard):
+        held += [*called_and_fed(), Goes()]
+        assert heard.is_open()  # it waits for what the loader's next batch is for
+        torch.compile(function, backend="eager")(torch.ones(2))
+        assert not heard.is_open()
+    looked_at = [code for seen in input_codes.seen if (code := seen()) is not None]
+    assert Goes.__del__.__code__ in looked_at
+    assert not [code for code in looked_at if is_ours(code)]
+
+
+def called_and_fed() -> tuple[Any, Any]:
+    """A module that was called, and an iterator over the data that it is fed with."""
+    data = torch.utils.data.TensorDataset(torch.ones(4, 3))
+    module = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(module.parameters())
+    for [batch] in torch.utils.data.DataLoader(data):
+        module(batch).sum().backward()
+        optimizer.step()
+    following = iter(torch.utils.data.DataLoader(data))
+    next(following)
+    return module, following
+
+
+def is_ours(code: CodeType) -> bool:
+    return Path(code.co_filename).is_relative_to(Path(joulemap.__file__).parent)
 
 
 class Failing(torch.nn.Module):  # type: ignore[misc, name-defined]

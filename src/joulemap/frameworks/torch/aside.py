@@ -36,10 +36,10 @@ def aside(watch: Watch) -> Callable[..., Any]:
     """A function that attempts hooks with the compiler looking away."""
     from torch._C._dynamo.eval_frame import set_eval_frame
 
-    def attempt(hook: Callable[..., Any], *args: Any) -> Any:
+    def attempt(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = set_eval_frame(None)
         try:
-            return watch.attempt(hook, *args)
+            return watch.attempt(hook, *args, **kwargs)
         finally:
             set_eval_frame(before)
 

@@ -160,13 +160,13 @@ def hook_compiler(watch: Watch, patches: Patches) -> None:
     since its reset throws these away."""
     from torch._dynamo.callback import callback_handler
 
-    original = callback_handler.run_start_callbacks
+    original, attempt = callback_handler.run_start_callbacks, aside(watch)
 
     def compiles(*args: Any, **kwargs: Any) -> Any:
-        watch.attempt(watch.steps.compiled)
+        attempt(watch.steps.compiled)
         return original(*args, **kwargs)
 
-    patches.put(callback_handler, "run_start_callbacks", compiles)
+    patches.put(callback_handler, "run_start_callbacks", unseen(compiles))
 
 
 def _nothing(*_: Any) -> None:

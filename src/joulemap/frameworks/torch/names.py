@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+
+from joulemap.frameworks.torch.aside import unseen
 
 MODULE = "M:"
 LOSS = "loss"
@@ -35,12 +38,13 @@ class ModuleNames:
         self._numbers: dict[int, int] = {}
         self._classes: list[str] = [""]
         self._holders: list[weakref.ref[Any] | None] = [None]
+        unseen(self._forget)  # garbage may be collected in the middle of compiled code
 
     def see(self, module: Any) -> None:
         """A module was called that no other module called."""
         key = id(module)
         if key not in self._seen:
-            self._seen[key] = weakref.ref(module, lambda _: self._forget(key))
+            self._seen[key] = weakref.ref(module, partial(self._forget, key))
 
     def classes(self) -> list[str]:
         """The class of every outermost module, by its number."""
@@ -98,7 +102,7 @@ class ModuleNames:
         self._holders.append(weakref.ref(root))
         return len(self._classes) - 1
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int, _: Any) -> None:
         self._seen.pop(key, None)
         self.labels.pop(key, None)
 

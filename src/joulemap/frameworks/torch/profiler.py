@@ -13,6 +13,7 @@ from typing import Any
 from joulemap.frameworks.adapter import TooEarly, TracerBusy
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import write_events
@@ -42,7 +43,7 @@ class Profiler:
         self._silence: Callable[[], AbstractContextManager[None]] | None = None
         for name in ("_prepare_profiler", "_enable_profiler"):
             patches.put(profiler, name, self._first(getattr(profiler, name)))
-        patches.put(profiler, "_disable_profiler", self._for_the_program)
+        patches.put(profiler, "_disable_profiler", unseen(self._for_the_program))
 
     def start(self, folder: Path) -> None:
         """Open a session. What a GPU has still to do from before is waited for: it is no part of it."""
@@ -96,7 +97,8 @@ class Profiler:
             if self._session is None:
                 raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
             flow, results = self._calls.flow, self._ended()
-            write_events(results.events(), self._folder, self._calls.names.classes(), flow)
+            classes, tree = self._calls.names.classes(), results.experimental_event_tree
+            write_events(results.events(), self._folder, classes, flow, tree)
 
     def drop(self) -> None:
         """End a session that is open, without its events."""
@@ -127,13 +129,15 @@ class Profiler:
     def _first(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``original``, and before it ours goes, where the program is the one who calls."""
 
+        attempt = aside(self._watch)
+
         def opens(*args: Any, **kwargs: Any) -> Any:
             if not self._starting:
-                self._watch.attempt(self.drop)
+                attempt(self.drop)
                 self._theirs = True
             return original(*args, **kwargs)
 
-        return opens
+        return unseen(opens)
 
     def _for_the_program(self, *args: Any, **kwargs: Any) -> Any:
         self._theirs = False

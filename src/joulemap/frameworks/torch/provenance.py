@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
-from joulemap.frameworks.torch.generated import calls_in
+from joulemap.frameworks.torch.aside import aside, unseen
+from joulemap.frameworks.torch.generated import calls_in, is_backward
 from joulemap.frameworks.torch.origins import MadeCall, Origin, origin_of, origin_of_stack, stack_of
 from joulemap.frameworks.watch import Watch
 
@@ -78,7 +79,7 @@ class Provenance:
         self._written = len(self._graphs)
 
     def _told(self, original: Callable[..., Any], hear: Callable[..., None]) -> Callable[..., Any]:
-        attempt = self._watch.attempt
+        attempt = aside(self._watch)
 
         @functools.wraps(original)
         def told(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +90,7 @@ class Provenance:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
 
-        return told
+        return unseen(told)
 
     def _function_is_compiled(self, model: Any, *_: Any, **__: Any) -> None:
         """What the compiler has seen in the program, before anything is made of it."""
@@ -130,7 +131,8 @@ class Provenance:
         if calls is None or not function.knows(calls):
             calls = calls_in(compiled.source_code, function.origins)
         said = [_said(call, function.in_module) for call in calls]
-        graph = json.dumps({"key": str(compiled._fx_graph_cache_key), "calls": said})
+        code = {"path": get_path(compiled.cache_key, "py")[2], "backward": is_backward(compiled.source_code)}
+        graph = json.dumps({"key": str(compiled._fx_graph_cache_key), "calls": said, "code": code})
         self._graphs.setdefault(graph)
 
 

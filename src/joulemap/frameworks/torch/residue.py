@@ -14,6 +14,7 @@ from typing import Any
 
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.aside import unseen
 from joulemap.frameworks.watch import Watch
 
 _TEARDOWN = "TEARDOWN_CUPTI"
@@ -43,7 +44,7 @@ class Residue:
             self._captured = True
             return original(*args, **kwargs)
 
-        patches.put(graph, "capture_begin", captures)
+        patches.put(graph, "capture_begin", unseen(captures))
 
     def session_begins(self) -> None:
         """Before the profiler is started."""

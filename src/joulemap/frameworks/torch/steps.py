@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.watch import Watch
 
 TRAIN, INFERENCE = "train", "inference"
@@ -52,6 +53,8 @@ class StepFinder:
         self._end_to_end = False
         self._most_calls = _FORWARDS
         self._never_ends = False
+        self._aside = aside(watch)
+        unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
     def call_begins(self, learns: bool) -> None:
         """An outermost module is called; ``learns`` says that a backward pass may follow."""
@@ -127,7 +130,7 @@ class StepFinder:
 
     def _loader_is_gone(self, _: Any) -> None:
         if self._thread.state == _PENDING:
-            self._watch.attempt(self._cancel)
+            self._aside(self._cancel)
 
     def _wait_no_more(self) -> None:
         """The optimizer that was to follow does not."""
