@@ -9,7 +9,8 @@ from joulemap.comparing.heatmap import STYLE
 from joulemap.units import fmt, fmt_share
 from joulemap.validating.report import CALIBRATED, TIME, Report, Row
 
-_BAR, _GAP, _WIDTH, _TOP, _CHARACTER, _LONGEST = 12, 16, 460.0, 74, 6.6, 44
+_BAR, _GAP, _WIDTH, _TOP, _CHARACTER, _LONGEST = 15, 14, 460.0, 64, 6.6, 44
+_LEGEND = 800.0
 _COLOURS = {"truth": "#57534e", TIME: "#e65100", CALIBRATED: "#0f766e"}
 _WORDS = {"truth": "truth, by repeating in place", TIME: "by time", CALIBRATED: "calibrated"}
 _LINES = (
@@ -27,8 +28,8 @@ def picture(report: Report, title: str = "Joules a step") -> str:
     bars = [_bars(row) for row in rows]
     most_j = max((high for some in bars for _, _, _, high in some), default=1.0) or 1.0
     left = 20 + min(max((len(row.name) for row in rows), default=8), _LONGEST) * _CHARACTER
-    group = (1 + len(_COLOURS)) * _BAR + _GAP
-    width, height = left + _WIDTH + 150, _TOP + len(rows) * group + 40
+    group = len(_COLOURS) * _BAR + _GAP
+    width, height = max(left + _WIDTH + 110, _LEGEND), _TOP + len(rows) * group + 16
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" aria-label="accuracy">',
@@ -82,4 +83,4 @@ def _group(row: Row, bars: Sequence[Bar], left: float, top: float, most_j: float
         yield f'<line class="e" x1="{low:.1f}" y1="{centre:.1f}" x2="{high:.1f}" y2="{centre:.1f}"/>'
         error = None if what == "truth" else row.error(what)
         said = fmt(energy_j, "J") if error is None else f"{100 * error:+.1f} %"
-        yield f'<text class="o" x="{max(end, high) + 6:.1f}" y="{y + 9:.1f}">{escape(said)}</text></g>'
+        yield f'<text class="o" x="{max(end, high) + 6:.1f}" y="{y + 11:.1f}">{escape(said)}</text></g>'

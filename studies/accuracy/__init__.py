@@ -1,0 +1,1 @@
+"""How far the accounting is off where the truth is known."""

@@ -1,0 +1,133 @@
+"""``joulemap validate`` on a real program, from the command line to the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from joulemap.recorder.experiment import REPEATING  # noqa: E402
+from joulemap.recording import Recording  # noqa: E402
+
+MODEL = """
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Dropout(0.1), torch.nn.Linear(256, 64))
+optimizer = torch.optim.AdamW(model.parameters())
+
+def step():
+    optimizer.zero_grad()
+    torch.nn.functional.gelu(model(torch.rand(64, 64))).square().mean().backward()
+    optimizer.step()
+"""
+PROGRAM = (
+    MODEL
+    + """
+count = 0
+try:
+    while True:
+        step()
+        count += 1
+except KeyboardInterrupt:
+    torch.save([count, [one.detach() for one in model.parameters()]], "result.pt")
+    print("learnt")
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One run of everything: traced, repeated, interrupted, calibrated, accounted and drawn."""
+    folder = tmp_path_factory.mktemp("validate")
+    (folder / "train.py").write_text(PROGRAM)
+    options = ["--stop", "--budget", "5", "--calibration", "5", "--least", "3%", "--modules", "1", "--json"]
+    options += ["--recording", "r.joulemap", "-o", "accuracy.svg"]
+    done = subprocess.run(
+        [sys.executable, "-m", "joulemap", "validate", *options, "train.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "JOULEMAP_METERS": ""},
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return folder, done
+
+
+def test_the_program_learns_the_same_to_the_bit(ran: Any) -> None:
+    folder, done = ran
+    assert "learnt" in done.stderr
+    count, learnt = torch.load(folder / "result.pt")
+    here: dict[str, Any] = {}
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        exec(MODEL, here)  # noqa: S102 - the same program
+        for _ in range(count):
+            here["step"]()
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+    assert _digest(learnt) == _digest(list(here["model"].parameters()))
+
+
+def _digest(tensors: list[Any]) -> str:
+    return hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in tensors)).hexdigest()
+
+
+def test_operations_were_repeated_and_what_cannot_be_is_listed(ran: Any) -> None:
+    folder, done = ran
+    said = json.loads(done.stdout)
+    assert said["blocks"] >= 1
+    assert said["reached"] in ("the budget is spent", "all is known as well as was asked for")
+    reasons = {one["name"].split()[0]: one["why"] for one in said["not_validated"]}
+    assert any("writes into what it is given" in why for why in reasons.values())
+    labels = Recording.open(folder / "r.joulemap").steps().label.words  # type: ignore[union-attr]
+    assert set(labels) == {"train", "train" + REPEATING}
+    for row in said["rows"]:
+        assert row["executions"] == pytest.approx(round(row["executions"]))
+        assert row["time"]["low_j"] <= row["time"]["energy_j"] <= row["time"]["high_j"]
+    assert Xml.parse(folder / "accuracy.svg").getroot().tag.endswith("svg")
+
+
+def test_an_estimate_is_called_one(ran: Any) -> None:
+    said = json.loads(ran[1].stdout)
+    if said["provenance"] != "estimated":
+        pytest.skip("this machine has a meter")
+    assert said["device"].startswith("CPU")
+
+
+def test_what_is_no_program_or_picture_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('nothing to validate')")
+    for arguments, why in ((["gone.py"], "does not exist"), (["-o", "a.png", "a.py"], ".svg or .html")):
+        done = subprocess.run(
+            [sys.executable, "-m", "joulemap", "validate", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert why in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "joulemap", "validate", "a.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Nothing could be validated: the program ended before it was traced" in done.stderr
