@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,15 @@ from joulemap.errors import InputError, JoulemapError
 from joulemap.units import parse_share
 
 if TYPE_CHECKING:
+    from joulemap.accounting import Rule
     from joulemap.calls.protocol import Protocol
+    from joulemap.recorder.budget import Plan
     from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import Ran
     from joulemap.recorder.settings import CallSettings
 
+_BUG = "Please report this: it is a bug."
+_LATER = "joulemap calibrate {} does it in any case."
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -73,6 +78,17 @@ _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False
     metavar="N",
     help="Run the program N times, a process and a recording each.",
 )
+@click.option(
+    "--calibrate", is_flag=True, help="Replay the operations of a PyTorch program by themselves afterwards."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(5.0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="With --calibrate: how long to replay.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program", metavar="PROGRAM")
@@ -90,6 +106,8 @@ def command(
     isolate: bool,
     protocol: str,
     repeat: int,
+    calibrate: bool,
+    budget: float,
     quiet: bool,
     module: bool,
     program: str,
@@ -102,6 +120,7 @@ def command(
     joulemap run train.py --epochs 3
     joulemap run -o base.joulemap --overhead 0.5% -m mypackage.train
     joulemap run --calls tensorflow train.py
+    joulemap run --calibrate train.py
     """
     from joulemap.recorder.budget import Plan
     from joulemap.recorder.child import end_like
@@ -113,37 +132,92 @@ def command(
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
     rank = Rank.of()
     path = output or new_path(Path(program))
-    path = path if rank is None else rank.path(path)
-    whole = [*(["-m"] if module else []), program, *arguments]
     metered = _calls(calls, calls_in, fence, "" if module else program)
-    if project:
-        if metered is None:
-            raise InputError("--project needs --calls.", "Say which library: --calls tensorflow --project")
-        plan, metered = Plan(0.0), None
-    chosen = _protocol(protocol, metered) if isolate else None
-    if chosen is not None and metered is not None:
-        plan, metered = Plan(0.0), replace(metered, fence=True, patience_s=chosen.patience_s)
+    asked = _Asked.of(plan, metered, project, protocol if isolate else None)
+    if calibrate and rank is not None:
+        raise InputError("--calibrate is for programs of one process.", "Calibrate a rank's recording alone.")
     runs = [
         run(
-            whole,
+            [*(["-m"] if module else []), program, *arguments],
             one,
-            plan,
+            asked.plan,
             overwrite=overwrite,
-            calls=metered,
-            protocol=chosen,
+            calls=asked.calls,
+            protocol=asked.protocol,
             watching=None if quiet else partial(progress, "Reading the traces"),
         )
-        for one in _paths(path, repeat)
+        for one in _paths(path if rank is None else rank.path(path), repeat)
     ]
+    _after(runs, rank, quiet, asked.calls is not None, budget if calibrate else None)
+    end_like(next((ran.code for ran in runs if ran.code), 0))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What to trace, which calls to meter, and how to isolate them."""
+
+    plan: Plan
+    calls: CallSettings | None
+    protocol: Protocol | None
+
+    @classmethod
+    def of(cls, plan: Plan, calls: CallSettings | None, project: bool, protocol: str | None) -> _Asked:
+        """From the options: whoever meters the program as a whole, or isolates its calls, traces nothing."""
+        from joulemap.recorder.budget import Plan
+
+        if project:
+            if calls is None:
+                raise InputError(
+                    "--project needs --calls.", "Say which library: --calls tensorflow --project"
+                )
+            return cls(Plan(0.0), None, None if protocol is None else _protocol(protocol, None))
+        if protocol is None:
+            return cls(plan, calls, None)
+        chosen = _protocol(protocol, calls)
+        isolated = calls and replace(calls, fence=True, patience_s=chosen.patience_s)
+        return cls(Plan(0.0), isolated, chosen)
+
+
+def _after(
+    runs: Sequence[Ran], rank: Rank | None, quiet: bool, with_calls: bool, budget_s: float | None
+) -> None:
+    """Calibrate where that was asked for, and say how it went."""
     try:
         for ran in runs:
-            _report(ran, rank, quiet or repeat > 1, metered is not None)
-        if repeat > 1 and not quiet:
-            _summarise_runs([ran.path for ran in runs], metered is not None)
+            rule = "exact" if budget_s is None else _calibrated(ran, budget_s, quiet)
+            _report(ran, rank, quiet or len(runs) > 1, with_calls, rule)
+        if len(runs) > 1 and not quiet:
+            _summarise_runs([ran.path for ran in runs], with_calls)
         sys.stderr.flush()
     except OSError:  # nobody reads it; Python must not make an exit code of its own of that
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    end_like(next((ran.code for ran in runs if ran.code), 0))
+
+
+def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
+    """Replay the operations of a program that has run; by which rule it can be accounted then. Whatever goes
+    wrong is only said."""
+    from joulemap.api import load
+    from joulemap.calibrating import calibrate
+    from joulemap.calibration.book import Book
+    from joulemap.commands.calibrate import buying
+
+    if ran.problem is not None:
+        return "exact"
+    if ran.code:
+        _complain(JoulemapError("The program failed, so nothing is calibrated.", _LATER.format(ran.path)))
+        return "exact"
+    try:
+        with nullcontext() if quiet else buying() as watching:
+            calibrate(load(ran.path), budget_s, Book(), watching)
+    except OSError:
+        raise
+    except JoulemapError as error:
+        _complain(JoulemapError(f"Nothing is calibrated. {error.message}", error.hint))
+        return "exact"
+    except Exception as error:  # noqa: BLE001 - a bug of ours: the exit code comes first
+        _complain(JoulemapError(f"Nothing is calibrated: {error!r}.", _BUG))
+        return "exact"
+    return "calibrated"
 
 
 def _paths(path: Path, repeat: int) -> list[Path]:
@@ -161,13 +235,13 @@ def _protocol(name: str, metered: CallSettings | None) -> Protocol:
     return PROTOCOLS[name]
 
 
-def _report(ran: Ran, rank: Rank | None, quiet: bool, with_calls: bool) -> None:
+def _report(ran: Ran, rank: Rank | None, quiet: bool, with_calls: bool, rule: Rule) -> None:
     if ran.problem is not None:
         _complain(ran.problem)
     elif rank is not None:
         _say_merge(rank, ran.path, quiet)
     elif not quiet:
-        _summarise(ran.path, with_calls)
+        _summarise(ran.path, with_calls, rule)
 
 
 def _calls(libraries: str | None, packages: tuple[str, ...], fence: bool, script: str) -> CallSettings | None:
@@ -197,7 +271,7 @@ def _ranges(text: str | None) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _summarise(path: Path, with_calls: bool) -> None:
+def _summarise(path: Path, with_calls: bool, rule: Rule) -> None:
     """The tree, or the calls where they were metered, on standard error: standard output is the program's."""
     from joulemap.api import load
     from joulemap.commands.show import show
@@ -209,15 +283,14 @@ def _summarise(path: Path, with_calls: bool) -> None:
         if with_calls:
             show_calls([load(path)], depth=1, top=10, out=out)
         else:
-            show(load(path), out=out)
+            show(load(path), out=out, rule=rule)
     except OSError:
         raise
-    except JoulemapError as error:
-        _complain(error)
     except Exception as error:  # noqa: BLE001 - a bug of ours in accounting or drawing: the exit code comes first
-        _complain(JoulemapError(f"The summary failed: {error!r}.", "Please report this: it is a bug."))
+        _complain(_of_summary(error))
     out.print(f"\nThe recording is {path}. Look closer:", soft_wrap=True, markup=False)
-    for more in ("", *([" --by call"] if with_calls else []), " --by op --top 10", " --summarised"):
+    asked = f" --rule {rule}" if rule != "exact" else ""
+    for more in (asked, *([" --by call"] if with_calls else []), " --by op --top 10", " --summarised"):
         out.print(f"  joulemap show {path}{more}", soft_wrap=True, markup=False)
     out.print(f"  joulemap report {path}", soft_wrap=True, markup=False)
 
@@ -232,10 +305,18 @@ def _summarise_runs(paths: Sequence[Path], with_calls: bool) -> None:
         if with_calls:
             out.print()
             show_calls([load(path) for path in paths], out=out)
-    except JoulemapError as error:
-        _complain(error)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as for one run
+        _complain(_of_summary(error))
     names = " ".join(str(path) for path in paths)
     out.print(f"\nThe recordings are {names}.", soft_wrap=True, markup=False)
+
+
+def _of_summary(error: Exception) -> JoulemapError:
+    if isinstance(error, JoulemapError):
+        return error
+    return JoulemapError(f"The summary failed: {error!r}.", _BUG)
 
 
 def _say_merge(rank: Rank, path: Path, quiet: bool) -> None:

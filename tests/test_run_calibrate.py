@@ -1,0 +1,68 @@
+"""``joulemap run --calibrate``: whatever becomes of the calibration, the program's end is its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from joulemap.commands import run as command_run
+from joulemap.errors import InputError
+from joulemap.recorder.run import Ran
+
+
+def ran(folder: Path, text: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(text)
+    words = [sys.executable, "-m", "joulemap", "run", "-o", "r.joulemap", "--calibrate", *options]
+    done = subprocess.run(
+        [*words, "program.py"], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_program_with_nothing_to_calibrate_is_summarised_as_ever(tmp_path: Path) -> None:
+    done = ran(tmp_path, "print('hello')")
+    assert done.stdout == "hello\n"
+    assert "Nothing is calibrated. The recording does not say what its operations were" in done.stderr
+    assert "attributed" in done.stderr
+    assert "--rule" not in done.stderr
+
+
+def test_a_program_that_fails_is_not_calibrated(tmp_path: Path) -> None:
+    done = ran(tmp_path, "import sys; sys.exit(3)", code=3)
+    assert "The program failed, so nothing is calibrated" in done.stderr
+    assert "joulemap calibrate r.joulemap" in done.stderr
+
+
+def test_a_bug_in_the_calibration_is_only_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("joulemap.api.load", lambda _: 1 / 0)
+    assert command_run._calibrated(Ran(tmp_path, 0, 1.0), 5.0, quiet=True) == "exact"
+    assert "Nothing is calibrated: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("with_calls", [True, False])
+def test_a_bug_in_the_summary_of_several_runs_is_only_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], with_calls: bool
+) -> None:
+    monkeypatch.setattr("joulemap.api.load", lambda _: 1 / 0)
+    command_run._summarise_runs([tmp_path / "a", tmp_path / "b"], with_calls)
+    said = capsys.readouterr().err
+    assert ("The summary failed: ZeroDivisionError" in said) == with_calls
+    assert "The recordings are" in said
+
+
+def test_ranks_are_calibrated_by_themselves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(command_run.command, ["--calibrate", "x.py"])
+    assert isinstance(done.exception, InputError)
+    assert "one process" in done.exception.message
