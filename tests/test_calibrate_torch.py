@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,8 +18,9 @@ import pytest
 
 import joulemap
 from joulemap.calibrating import Candidates, calibrate
-from joulemap.calibration.book import Book
+from joulemap.calibration.book import Book, Calibration
 from joulemap.calibration.operation import Operation
+from joulemap.calibration.recorded import CALIBRATION
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.extract import _signatures
 from joulemap.recording.info import save_info
@@ -27,6 +30,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from joulemap.frameworks.torch.launched import launcher  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
+from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 
 PROGRAM = """
 import torch
@@ -40,6 +44,7 @@ for _ in range(60):
         loss = model(torch.rand(256, 256)).float()
     loss.square().mean().backward()
     optimizer.step()
+print("done")
 """
 
 
@@ -214,6 +219,32 @@ def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> Non
         assert flags.autocast() == {"cpu": "bfloat16"}
 
 
+def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_path: Path) -> None:
+    cache, free = 1_000_000, 100_000_000
+    assert wanted(100_000, cache, free) == 30
+    assert wanted(7, cache, free) == MOST
+    assert wanted(10_000_000, cache, free) == 1
+    assert wanted(100_000, cache, free=4_000_000) == 10
+    assert wanted(100_000, cache, free=0) == 1
+    for index, size in {"index0": "32K", "index3": "2M", "index9": ""}.items():
+        (tmp_path / index).mkdir()
+        (tmp_path / index / "size").write_text(f"{size}\n")
+    assert cache_bytes(torch.device("cpu"), tmp_path) == 2 * 1024**2
+    assert cache_bytes(torch.device("cpu"), tmp_path / "none") == 0
+    large = replace(SQUARE, shapes="[[512, 512], [512, 512]]", strides="[[512, 1], [512, 1]]")
+    first = rebuilt(Call.of(large.key), torch.device("cpu"))
+    assert size_of(first) == 2 * 4 * 512 * 512
+    lists = Operation(
+        "aten::_foreach_mul_", "[[[9], [7]]]", "", '[["float", "double"], "Scalar"]', "[null, 1]"
+    )
+    assert size_of(rebuilt(Call.of(lists.key), torch.device("cpu"))) == 4 * 9 + 8 * 7
+    rotated = Replayer(Call.of(large.key), torch.device("cpu"))
+    assert 1 <= len(rotated.copies) <= MOST
+    assert sum(map(size_of, rotated.copies)) <= max(SHARE * free_bytes(torch.device("cpu")), size_of(first))
+    used = {id(rotated.copies[0]) for _ in range(2 * len(rotated.copies)) if rotated._once() is None}
+    assert len(used) == len(rotated.copies)
+
+
 @torch.library.custom_op("joulemap_tests::speechless", mutates_args=())
 def speechless(x: torch.Tensor) -> torch.Tensor:
     """An operation that fails without a word."""
@@ -307,32 +338,68 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
     assert executions > 1
 
 
-def test_a_recording_is_calibrated_and_accounted_by_it(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    path = tmp_path / "r.joulemap"
-    command = [sys.executable, "-m", "joulemap", "run", "-q", "--steps", "10-14", "-o", str(path)]
-    subprocess.run([*command, str(tmp_path / "train.py")], check=True, timeout=200)
-    book = Book(tmp_path)
-    with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
-        joulemap.account(path, "calibrated")
-    recording = joulemap.load(path)
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A program that was run, and its operations by themselves afterwards."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(PROGRAM)
+    words = ["run", "--steps", "10-14", "-o", "r.joulemap", "--calibrate", "--budget", "5", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "joulemap", *words],
+        cwd=folder,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return folder, done
+
+
+def test_a_program_is_calibrated_when_it_has_run(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    """By at least one operation, however slow the machine; its output and its end are its own."""
+    folder, done = calibrated
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+    assert "Closure: costs and waiting add up to" in done.stderr
+    assert "joulemap show r.joulemap --rule calibrated" in done.stderr
+    recording = joulemap.load(folder / "r.joulemap")
     chosen = recording.info.extra["flags"]
     assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
     assert chosen["autocast"] == {"cpu": "bfloat16"}
-    found = calibrate(joulemap.load(path), 9.0, book)
-    assert len(found.costs) >= 1
-    assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in found.costs.values())
-    covered = Candidates.of(joulemap.load(path)).covered(found.costs)
-    assert 0 < covered <= 1
+    [known] = Book(folder / "joulemap").all_of(recording.info.host["machine"]).values()
+    assert len(known.costs) >= 1
+    assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in known.costs.values())
+
+
+def test_a_recording_is_accounted_by_what_its_operations_cost(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    path = calibrated[0] / "r.joulemap"
+    recording = joulemap.load(path)
+    found = Calibration.from_json(recording.info.extra[CALIBRATION])
+    assert 0 < Candidates.of(recording).covered(found.costs) <= 1
     footprint = joulemap.account(path, "calibrated")
     footprint.check()
     assert any("of the busy time of CPU is calibrated" in note for note in footprint.warnings)
-    assert any("Closure" in note for note in footprint.warnings)
     assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
-    for what, info in {
-        "driver": {"host": {**recording.info.host, "driver": "nvidia 1.2"}},
-        "version of PyTorch": {"versions": {**recording.info.versions, "torch": "1.2.3"}},
+    kept = {name: value for name, value in recording.info.extra.items() if name != CALIBRATION}
+    recording.info = replace(recording.info, extra=kept)
+    with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
+        joulemap.account(recording, "calibrated")
+
+
+def test_a_recording_of_other_surroundings_is_refused(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
+    info = joulemap.load(path).info
+    for what, other in {
+        "driver": {"host": {**info.host, "driver": "nvidia 1.2"}},
+        "version of PyTorch": {"versions": {**info.versions, "torch": "1.2.3"}},
     }.items():
-        save_info(path, replace(recording.info, **info))
+        save_info(path, replace(info, **other))
         with pytest.raises(joulemap.JoulemapError, match=f"another {what}: .*1.2"):
-            calibrate(joulemap.load(path), 9.0, book)
+            calibrate(joulemap.load(path), 9.0, Book(tmp_path))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from joulemap.accounting import Footprint, attribute
 from joulemap.calibrating import understood
@@ -19,8 +20,10 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.weights import BY_TIME_RMS, weigh
+from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
+from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.replaying import Bought, Replays, bought
 from joulemap.traces import EventTrace, PowerTrace
 
@@ -177,6 +180,25 @@ def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
     assert longer.covered == pytest.approx(0.8)
     slower = weigh(events, "GPU:0", here, {small: Cost(800.0, 9.0, 0.01, 2)})
     assert slower.watts == pytest.approx([200, 200])
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"jax": "0.8"}, "JAX has kernels only inside"),
+        ({"tensorflow": "2.21", "keras": "3"}, "TensorFlow does not say what they were called with"),
+        ({"torch": "2.13", "tensorflow": "2.21"}, "does not say what its operations were called with"),
+        ({}, "does not say what its operations were called with"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_with_the_reason(
+    tmp_path: Path, versions: dict[str, str], words: str
+):
+    writer = RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo(versions=versions))
+    writer.put_events(EventTrace.from_columns(name="a", device="GPU:0", start_ns=[0], end_ns=[S]))
+    writer.finish("complete", (0, S))
+    with pytest.raises(InputError, match=words):
+        CliRunner().invoke(command, [str(writer.path)], catch_exceptions=False)
 
 
 def test_what_a_budget_has_bought_and_will():

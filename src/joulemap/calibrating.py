@@ -31,6 +31,10 @@ SHORTEST_S = 1.0
 """A pass is at least ten updates of a counter of 100 ms: shorter ones of eight kernels on an H200 were off by
 2.5 % and more, these by 1 %."""
 IDLE_S = 2.0
+_NOT_REPLAYED = {
+    "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
+    "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
+}
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -53,10 +57,7 @@ class Candidates:
         """On the device that draws the most of those whose operations are known."""
         rows = signatures(recording)
         if not rows:
-            raise InputError(
-                "The recording does not say what its operations were called with.",
-                "Record a PyTorch program with joulemap run: some of its steps keep shapes and types.",
-            )
+            raise _no_signatures(recording)
         events, found = recording.events(), []
         for power in sorted(recording.power(), key=lambda one: -one.total_j):
             here = places(events, power.domain.device, rows)
@@ -70,6 +71,21 @@ class Candidates:
     def covered(self, known: Mapping[Operation, Any]) -> float:
         """The share of busy time of the operations that are known."""
         return sum(self.seconds.get(one, 0.0) for one in known) / self.total_s
+
+
+def _no_signatures(recording: Recording) -> InputError:
+    """Why nothing can be replayed: another framework's program, or one that was not traced."""
+    versions = recording.info.versions
+    reasons = [why for name, why in _NOT_REPLAYED.items() if name in versions and "torch" not in versions]
+    if reasons:
+        return InputError(
+            f"Its operations cannot be replayed by themselves: {reasons[0]}.",
+            f"Their energy stays shared by time: joulemap show {recording.path}",
+        )
+    return InputError(
+        "The recording does not say what its operations were called with.",
+        "Record a PyTorch program with joulemap run: some of its steps keep shapes and types.",
+    )
 
 
 def calibrate(

@@ -21,13 +21,8 @@ from typing import Any
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
+from joulemap.frameworks.torch.rotation import copies
 
-COPIES = 64
-CACHE_TIMES = 3
-"""Operands are taken in turn from copies that together are so many times the size of the GPU's cache, so that
-none is still there from the time before."""
-MEMORY_SHARE = 0.25
-"""What the copies may take of the device's free memory."""
 WARM_UP_S = 0.1
 AT_ONCE_S = 0.2
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
@@ -43,30 +38,21 @@ class Replayer:
 
         self._device = device
         self._cuda = device.type == "cuda"
-        self._copies = self._made(call)
+        self.copies = self._made(call)
         self._graph: Any = None
         with torch.no_grad():
-            self._copies[0]()
+            self.copies[0]()
         self._wait()
         self.in_one = 1
         if self._cuda:
             self._capture()
 
     def _made(self, call: Call) -> list[Callable[[], Any]]:
-        """As many copies of the operands as it takes to leave the cache, within bounds."""
-        import torch
-
+        """The operation with as many operands as it takes to leave the cache, within bounds."""
         generated = call.op.startswith(PREFIX)
         made = launcher(call) if generated else partial(rebuilt, call, self._device)
-        if not self._cuda:
-            return [made()]
-        before = torch.cuda.memory_allocated(self._device)
-        copies = [made()]
-        size = max(torch.cuda.memory_allocated(self._device) - before, 1)
-        cache = torch.cuda.get_device_properties(self._device).L2_cache_size
-        free, _ = torch.cuda.mem_get_info(self._device)
-        wanted = min(-(-CACHE_TIMES * cache // size), COPIES, int(MEMORY_SHARE * free) // size)
-        return copies + [made() for _ in range(wanted - 1)]
+        first = made()
+        return [first, *(made() for _ in range(copies(first, self._device) - 1))]
 
     def _capture(self) -> None:
         """Into a CUDA graph; one that cannot be captured is launched from Python."""
@@ -75,13 +61,13 @@ class Replayer:
         stream = torch.cuda.Stream(self._device)
         try:
             with torch.no_grad(), torch.cuda.stream(stream):
-                for copy in self._copies:
+                for copy in self.copies:
                     copy()
                 graph = torch.cuda.CUDAGraph()
-                times = max(IN_A_GRAPH // len(self._copies), 1) * len(self._copies)
+                times = max(IN_A_GRAPH // len(self.copies), 1) * len(self.copies)
                 with torch.cuda.graph(graph, stream=stream):
                     for number in range(times):
-                        self._copies[number % len(self._copies)]()
+                        self.copies[number % len(self.copies)]()
         except RuntimeError:
             torch.cuda.synchronize(self._device)
             return
@@ -108,8 +94,8 @@ class Replayer:
         if self._graph is not None:
             self._graph.replay()
             return
-        copy = self._copies.pop(0)
-        self._copies.append(copy)
+        copy = self.copies.pop(0)
+        self.copies.append(copy)
         copy()
 
     def _burst(self, once: Callable[[], None], seconds: float) -> float:
