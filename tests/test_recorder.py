@@ -14,7 +14,7 @@ import pytest
 import joulemap
 from joulemap.frameworks.adapter import StepListener, TooEarly, TracerBusy
 from joulemap.recorder.between import in_order, named_spans, steps_table, with_slices_between
-from joulemap.recorder.budget import Plan
+from joulemap.recorder.budget import WARM_UP, Plan
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import JOURNAL, Journal, read_journal
 from joulemap.recorder.sessions import BUSY_NS, MOST_FAILURES, Sessions
@@ -120,22 +120,29 @@ def test_other_threads_neither_rename_nor_cancel(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("left", ["in a step", "between steps"])
-def test_a_session_that_the_program_left_behind_is_closed(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, left: str
-) -> None:
-    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", 0.0)
+def test_a_session_that_the_program_left_behind_is_closed(journal: Journal, left: str) -> None:
     tracer = Tracer()
-    steps = clock(journal, Plan(trace_all=True), tracer)
-    steps.begin("train")
-    if left == "between steps":
-        steps.end()
+    steps = clock(journal, Plan(trace_all=left == "between steps"), tracer)
+    while not tracer.said:
+        steps.begin("train")
+        if not tracer.said or left == "between steps":
+            steps.end()
     assert tracer.said == ["start 0"]
-    time.sleep(0.001)
-    steps._give_up(time.time_ns())
+    steps._give_up(time.time_ns() + 3_600_000_000_000)
     assert tracer.said == ["start 0", "stop"]
     if left == "in a step":
         steps.end()
-        assert steps_of(journal) == [("train", UNTRACED)]  # what was seen of it is no whole step
+        assert steps_of(journal) == [("train", UNTRACED)] * (WARM_UP + 1)  # it was not seen to its end
+
+
+def test_a_step_that_is_to_be_traced_may_take_as_long_as_it_likes(journal: Journal) -> None:
+    tracer = Tracer()
+    steps = clock(journal, Plan(steps=((0, 0),)), tracer)
+    steps.begin("train")
+    steps._give_up(time.time_ns() + 3_600_000_000_000)
+    steps.end()
+    assert tracer.said == ["start 0", "stop"]
+    assert steps_of(journal) == [("train", TRACED)]
 
 
 def test_a_step_inside_a_step_is_part_of_it(journal: Journal) -> None:

@@ -38,6 +38,11 @@ class Plan:
     steps: Sequence[tuple[int, int]] = ()
     """Ranges of step numbers, from 0, both ends included."""
 
+    @property
+    def asked_for(self) -> bool:
+        """Whether the user says which steps are traced, whatever it costs."""
+        return self.trace_all or bool(self.steps)
+
 
 @dataclass
 class Cost:

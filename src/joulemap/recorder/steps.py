@@ -167,10 +167,10 @@ class StepClock:
 
     def _give_up(self, now_ns: int) -> None:
         """End a session whose step does not end, or whose next step does not come: the program does
-        something else by now, and must not pay for it."""
-        if not self._sessions.open:
-            return
+        something else by now, and must not pay for it. A step that the user wants to see may take long."""
         between = self._owner is None
+        if not self._sessions.open or (self.budget.plan.asked_for and not between):
+            return
         since_ns = self._border_ns if between else self._start_ns
         allowed_s = PATIENCE_S + LONGER * self.budget.usual_s(self._label)
         if now_ns - since_ns > allowed_s * 1e9:
