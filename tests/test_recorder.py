@@ -252,6 +252,21 @@ def test_a_step_that_begins_ends_the_slice_before_it(
     assert steps_of(journal) == [(SLICE, TRACED), ("train", UNTRACED)]
 
 
+class Expecting(Tracer):
+    expects_steps = True
+
+
+def test_slices_wait_where_steps_are_expected(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", -1.0)
+    tracer = Expecting()
+    steps = clock(journal, Plan(trace_all=True), tracer)
+    steps.slice()
+    assert tracer.said == []
+    tracer.expects_steps = False
+    steps.slice()
+    assert tracer.said == ["start 0", "stop"]
+
+
 def test_a_torn_line_at_the_end_costs_only_itself(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.put("step", [1, 2, "train", 0])

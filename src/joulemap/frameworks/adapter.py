@@ -96,3 +96,13 @@ class Asynchronous(Protocol):
     def waited_s(self) -> float:
         """How long the last ``start`` waited. The program would have waited for it somewhere else."""
         ...
+
+
+@runtime_checkable
+class Expectant(Protocol):
+    """An adapter that knows of a program without steps whether it is about to make some."""
+
+    @property
+    def expects_steps(self) -> bool:
+        """Whether slices of time should wait for them."""
+        ...

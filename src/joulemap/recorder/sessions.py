@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter, Asynchronous, TooEarly, TracerBusy
+from joulemap.frameworks.adapter import Adapter, Asynchronous, Expectant, TooEarly, TracerBusy
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
@@ -45,6 +45,11 @@ class Sessions:
     def _ready(self, adapter: Adapter) -> bool:
         usable = self._failures.get(adapter.name, 0) < MOST_FAILURES
         return usable and self._now_ns() >= self._again_ns.get(adapter.name, 0)
+
+    @property
+    def expects_steps(self) -> bool:
+        """Whether a framework says that the program will make its first step soon."""
+        return any(one.expects_steps for one in self._adapters if isinstance(one, Expectant))
 
     @property
     def open(self) -> bool:

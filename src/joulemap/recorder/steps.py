@@ -152,7 +152,8 @@ class StepClock:
         with self._lock:
             now_ns = self._now_ns()
             self._give_up(now_ns)
-            waited = now_ns - self._border_ns > PATIENCE_S * 1e9 and self._owner is None
+            patient = now_ns - self._border_ns <= PATIENCE_S * 1e9 or self._sessions.expects_steps
+            waited = self._owner is None and not patient
             allowed = waited and self._sessions.possible and self.budget.slice_to_trace(now_ns / 1e9)
             if self._off or not allowed or not self._sessions.start():
                 return

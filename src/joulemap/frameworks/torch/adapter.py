@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from joulemap.frameworks.hooked import HookedAdapter
+from joulemap.frameworks.torch.beginning import Beginning
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.hooks import (
     OptimizerSteps,
@@ -28,11 +29,16 @@ class TorchAdapter(HookedAdapter):
 
     def __init__(self, folder: Path) -> None:
         watch = Watch("PyTorch")
-        self._removals = Removals()
+        self._beginning, self._removals = Beginning(), Removals()
         self._finder = StepFinder(watch, self._settle)
         self._calls = Calls(watch, self._finder)
         self._provenance = Provenance(watch, folder, self._calls.is_open)
         super().__init__(watch)
+
+    @property
+    def expects_steps(self) -> bool:
+        """Whether the program has made no step yet, and looks as if it would."""
+        return not self._finder.any_found and bool(self._watch.attempt(self._beginning.lasts))
 
     def _hook(self, module: str) -> None:
         attempt = self._watch.attempt

@@ -129,11 +129,11 @@ class Calls:
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
-        learns = torch.is_grad_enabled() and bool(module.training) and _any_optimizer()
+        learns = torch.is_grad_enabled() and bool(module.training) and any_optimizer()
         self._finder.call_begins(learns)
 
 
-def _any_optimizer() -> bool:
+def any_optimizer() -> bool:
     """Whether the program has ever made an optimizer: torch marks the classes of those it has made."""
     from torch.optim import Optimizer
 

@@ -44,6 +44,7 @@ class StepFinder:
     """Told of calls by hooks, tells a ``StepListener`` of steps."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
+        self.any_found = False
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -147,7 +148,7 @@ class StepFinder:
             return  # somebody else's step
         else:
             steps.begin(label)
-        thread.state, thread.loader = kind, None
+        thread.state, thread.loader, self.any_found = kind, None, True
 
     def _close(self, label: str) -> None:
         thread, steps = self._thread, self._watch.steps
