@@ -154,8 +154,10 @@ class Chromium:
     def place(self, selector: str) -> tuple[float, float]:
         """The middle of an element, scrolled into view."""
         box = self.run(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+            f"(async () => {{ const one = document.querySelector({json.dumps(selector)});"
             "one.scrollIntoView({block: 'center', behavior: 'instant'});"
+            "const frame = () => new Promise(requestAnimationFrame);"
+            "await frame(); await frame();"  # what listens for scrolling has heard of it
             "const box = one.getBoundingClientRect();"
             "return [box.left + box.width / 2, box.top + box.height / 2]; })()"
         )

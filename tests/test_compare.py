@@ -17,6 +17,7 @@ from joulemap.comparing.comparison import Limit
 from joulemap.comparing.difference import CHANCE, differences, holm
 from joulemap.comparing.heatmap import heat_map
 from joulemap.comparing.names import matched, rename_rules
+from joulemap.comparing.outline import percent
 from joulemap.comparing.similarity import Similarity, med, pcc
 from joulemap.comparing.variant import WHOLE, Amount
 from joulemap.errors import InputError
@@ -201,6 +202,11 @@ def test_what_drew_nothing_has_no_relative_change():
     assert row.verdict == "more"
     assert not Limit("a", 0.05, row).exceeded
     assert differences([], [], [], 0.05) == []
+
+
+def test_what_has_become_many_times_as_much_is_a_factor():
+    changes = {None: "–", -0.5: "-50.0 %", 0.048: "+4.8 %", 8.99: "+899 %", 9.0: "×10", 20948.09: "×20,900"}
+    assert {one: percent(one) for one in changes} == changes
 
 
 SPELLINGS = {

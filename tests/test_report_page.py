@@ -8,56 +8,17 @@ import pytest
 from joulemap.api import account, load
 from joulemap.report.assemble import assemble
 from joulemap.report.contents import contents
-from joulemap.units import fmt, fmt_pm, fmt_seconds
+from joulemap.units import fmt, fmt_pm
 from joulemap.views.question import Question
 from joulemap.views.show import to_json
 
-from . import chromium
 from .calibrated_recordings import write_calibrated
 from .command_line import joulemap
-from .report_recordings import EVIL, TAG, add_calls, write_large, write_partly_traced, write_small
+from .report_pages import box, make_pages, needs_chromium, open_page, shown, start_browser  # noqa: F401
+from .report_recordings import EVIL, TAG, write_large, write_partly_traced
 from .test_report import H200
 
-pytestmark = pytest.mark.skipif(
-    chromium.found() is None, reason="there is no Chromium (make test installs one for root)"
-)
-
-
-@pytest.fixture(name="pages", scope="module")
-def make_pages(tmp_path_factory):
-    """The page of a small recording, and one of two of them."""
-    folder = tmp_path_factory.mktemp("pages")
-    found = []
-    for name, watts in (("small", 200), ("other", 240)):
-        recording = load(add_calls(write_small(folder / f"{name}.joulemap", watts)))
-        found.append(contents(recording, account(recording), {"GPU:0": 50.0}, 400.0))
-    (folder / "small.html").write_text(assemble(found[:1]))
-    joulemap("report", folder / "small.joulemap", folder / "other.joulemap", "-o", folder / "two.html")
-    return folder
-
-
-@pytest.fixture(name="browser", scope="module")
-def start_browser(tmp_path_factory):
-    browser = chromium.Chromium(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
-
-
-@pytest.fixture(name="page")
-def open_page(browser, pages):
-    """The small recording's page, fresh; it must not have complained when the test is over."""
-    browser.send("Emulation.setEmulatedMedia", media="screen", features=[])
-    browser.open(pages / "small.html")
-    yield browser
-    assert browser.complaints == []
-
-
-def box(path):
-    return f'.box[data-path="{path}"]'
-
-
-def shown(page):
-    return page.run("[...document.querySelectorAll('.box')].map((box) => box.dataset.path)")
+pytestmark = needs_chromium
 
 
 def test_it_draws_without_a_complaint_and_asks_nobody(page, pages):
@@ -291,66 +252,13 @@ def test_calls_have_their_source_lines(page):
     assert matmul[:3] == ["matmul tf.matmul", "train.py:9", "2"]
 
 
-def test_light_and_dark(page):
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.run(ground)
-    page.send(
-        "Emulation.setEmulatedMedia",
-        media="screen",
-        features=[{"name": "prefers-color-scheme", "value": "dark"}],
-    )
-    dark = page.run(ground)
-    assert light != dark
-    page.click("#theme")
-    assert page.run(ground) == light
-    page.click("#theme")
-    assert page.run(ground) == dark
-    page.send("Emulation.setEmulatedMedia", media="print")
-    assert page.run(ground) == "rgb(255, 255, 255)"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_names_can_be_read_on_every_heat(page, theme):
-    """The contrast that the accessibility guidelines ask of large text, at the least."""
-    page.run(f"document.documentElement.dataset.theme = '{theme}'")
-    contrasts = page.run(
-        "(() => { const pen = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
-        "const light = (colour) => { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);"
-        "  const parts = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)"
-        "    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);"
-        "  return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]; };"
-        "const box = document.querySelector('.box');"
-        "return [...Array(101).keys()].map((part) => part / 100).map((heat) => {"
-        "  box.setAttribute('class', `box layer ${heatClass(heat)}`); box.style.setProperty('--heat', heat);"
-        "  const ends = [light(getComputedStyle(box.querySelector('rect')).fill),"
-        "    light(getComputedStyle(box.querySelector('text')).fill)].sort();"
-        "  return (Math.max(...ends) + 0.05) / (Math.min(...ends) + 0.05); }); })()"
-    )
-    assert min(contrasts) > 3.5, min(contrasts)
-    assert sum(contrast > 4.5 for contrast in contrasts) > 80
-
-
-def test_it_prints_and_fits_narrow_screens(page, pages):
-    printed = page.send("Page.printToPDF", printBackground=True)["data"]
-    assert len(printed) > 20_000
-    for width in (800, 400):
-        page.open(pages / "small.html", width=width)
-        assert page.run("document.documentElement.scrollWidth <= innerWidth"), width
-    page.send("Emulation.setEmulatedMedia", media="print")
-    assert page.run("getComputedStyle(document.querySelector('.bar')).display") == "none"
-
-
-def test_pictures_have_names_for_who_hears_them(page):
-    unnamed = page.run(
-        "[...document.querySelectorAll('button, input, nav, svg, [role=button], [role=treeitem], .power')]"
-        ".filter((one) => !(one.getAttribute('aria-label') || one.textContent).trim()).length"
-    )
-    assert unnamed == 0
-    stops = page.run(
-        "['.box', '.block', '.bars li']"
-        ".map((kind) => document.querySelectorAll(`${kind}[tabindex='0']`).length)"
-    )
-    assert stops == [1, 1, 2]
+def test_net_energy_is_in_cards_and_tables(page):
+    page.point(box("adam"))
+    tip = page.run("document.getElementById('tip').innerText")
+    assert "net, above idle" in tip
+    assert "22.5 J" in tip  # 30 J in 150 ms, at 50 W when idle
+    heads = page.run("[...document.querySelectorAll('#summary thead tr')].map((row) => row.innerText)")
+    assert all("net" in head.split("\t") for head in heads)
 
 
 def test_several_recordings_have_tabs_and_what_compare_says(browser, pages):
@@ -381,22 +289,6 @@ def test_several_recordings_have_tabs_and_what_compare_says(browser, pages):
     browser.press("ArrowLeft")
     assert "400.0 J" in browser.run("document.querySelector('.lead').textContent")
     assert browser.complaints == []
-
-
-def test_quantities_are_written_as_in_the_terminal(page):
-    cases = [
-        (812.34, 9.1),
-        (0.00123, 0.0004),
-        (1531.2, 140.0),
-        (0.0, 0.0),
-        (42.0, 0.0),
-        (999.96, 0.0),
-        (-3.2, 0.11),
-    ]
-    values = page.run(f"{json.dumps(cases)}.map(([value, half]) => plusMinus(value, 'J', half))")
-    assert values == [fmt_pm(value, "J", half) for value, half in cases]
-    seconds = [0.00074, 5.42, 119.0, 130.0, 3840.0]
-    assert page.run(f"{json.dumps(seconds)}.map(duration)") == [fmt_seconds(one) for one in seconds]
 
 
 def test_a_million_events_make_a_page_that_is_small_and_answers(browser, tmp_path):

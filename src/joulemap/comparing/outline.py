@@ -62,8 +62,14 @@ def _number(name: str) -> int:
 
 
 def percent(value: float | None) -> str:
-    """``+4.8 %``; a dash where there is nothing to be a part of."""
-    return "–" if value is None else f"{'+' if value > 0 else ''}{fmt_share(value)}"
+    """``+4.8 %``, or ``×12.3`` from ten times as much on; a dash where there is nothing to be a part of."""
+    if value is None:
+        return "–"
+    return f"×{_three_digits(1 + value)}" if value >= 9 else f"{'+' if value > 0 else ''}{fmt_share(value)}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.12g}"
 
 
 def difference(row: Difference) -> str:

@@ -28,7 +28,7 @@ def contents(
 ) -> dict[str, Any]:
     """One recording, accounted, as the page holds it; ``advance`` hears how much of it is done."""
     info = recording.info
-    tree = nodes(footprint, recording.program())
+    tree = nodes(footprint, recording.program(), baseline_w)
     parts: dict[str, Callable[[], Any]] = {
         "about": lambda: _about(recording),
         "summary": lambda: summary(

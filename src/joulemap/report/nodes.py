@@ -4,6 +4,7 @@ the dataflow between siblings, as the energy distribution diagram has it."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from joulemap.accounting.diagram import energy_distribution
 from joulemap.accounting.footprint import Footprint
-from joulemap.accounting.tree import OWN, Tree
+from joulemap.accounting.tree import OWN, Node, Tree
 from joulemap.program import SEPARATOR, Program, split
 from joulemap.report.numbers import column
 
@@ -21,15 +22,20 @@ MOST = 6000
 ALL = "all"
 
 
-def nodes(footprint: Footprint, program: Program) -> dict[str, Any]:
-    """``name`` and ``parent`` (-1: none) of each node, and ``views`` of them: of all phases, and of each."""
+def nodes(
+    footprint: Footprint, program: Program, baseline_w: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """``name`` and ``parent`` (-1: none) of each node, and ``views`` of them: of all phases, and of each. Net
+    energies are with them where an idle baseline is known."""
     footprint = folded(footprint)
     leaves = _leaves_only(footprint)
+    net = None if baseline_w is None else leaves.net(baseline_w)
     tree = leaves.tree()
     index = {node.path: number for number, (_, node) in enumerate(tree.walk())}
-    views = {ALL: _view(tree, index) | {"edges": _edges(footprint, program, None, index)}}
+    views = {ALL: _view(tree, net, index) | {"edges": _edges(footprint, program, None, index)}}
     for phase in phases(footprint):
-        view = _view(leaves.where(phase=phase).tree(), index)
+        of_phase = None if net is None else net.where(phase=phase)
+        view = _view(leaves.where(phase=phase).tree(), of_phase, index)
         views[phase] = view | {"edges": _edges(footprint, program, phase, index)}
     return {"name": [node.name for _, node in tree.walk()], "parent": _parents(tree), "views": views}
 
@@ -98,11 +104,10 @@ def _parents(tree: Tree) -> list[int]:
     return parents
 
 
-def _view(tree: Tree, index: dict[str, int]) -> dict[str, Any]:
+def _view(tree: Tree, net: Footprint | None, index: dict[str, int]) -> dict[str, Any]:
     found = [node for _, node in tree.walk()]
     words = list(dict.fromkeys(node.provenance for node in found))
-    beside = [node.time_based_j for node in found if node.time_based_j is not None]
-    return ({"time_based_j": column(beside)} if beside else {}) | {
+    return _beside(found, net) | {
         "node": [index[node.path] for node in found],
         "energy_j": column(node.energy_j for node in found),
         "low_j": column(node.low_j for node in found),
@@ -114,6 +119,16 @@ def _view(tree: Tree, index: dict[str, int]) -> dict[str, Any]:
         "provenance": [words.index(node.provenance) for node in found],
         "provenances": words,
     }
+
+
+def _beside(found: list[Node], net: Footprint | None) -> dict[str, Any]:
+    """What stands beside the energy of each node, where it is known: net, and by time alone."""
+    columns = {}
+    if net is not None:
+        net_j = {node.path: node.energy_j for _, node in net.tree().walk()}
+        columns["net_j"] = column(net_j[node.path] for node in found)
+    by_time_j = [node.time_based_j for node in found if node.time_based_j is not None]
+    return columns | ({"time_based_j": column(by_time_j)} if by_time_j else {})
 
 
 def _edges(

@@ -27,6 +27,7 @@ def summary(
 ) -> dict[str, Any]:
     """The figures of ``show --json``, with what people ask next."""
     shown = to_json(footprint, Question(by="phase"))
+    net = None if baseline_w is None else footprint.net(baseline_w)
     drawn_j = footprint.attributed_j + footprint.idle_j
     traces = {trace.domain.name: trace for trace in power}
     return {
@@ -36,15 +37,16 @@ def summary(
         "kwh": drawn_j / J_PER_KWH,
         "co2e_g": None if intensity_g_per_kwh is None else drawn_j / J_PER_KWH * intensity_g_per_kwh,
         "intensity_g_per_kwh": intensity_g_per_kwh,
-        "net": None if baseline_w is None else _net(footprint, baseline_w),
+        "net": None if net is None or baseline_w is None else _net(net, baseline_w),
         "projected_j": float(footprint.projected_j.sum()),
         "provenances": sorted({account.domain.provenance for account in footprint.accounts}, reverse=True),
         "waiting": _waiting(footprint),
         "domains": [
             _domain(account, footprint, traces.get(account.domain.name), window_ns)
+            | _net_of(net, domain=account.domain.name)
             for account in footprint.accounts
         ],
-        "phases": shown["rows"],
+        "phases": [row | _net_of(net, phase=row["phase"]) for row in shown["rows"]],
         "warnings": shown["warnings"],
     }
 
@@ -66,8 +68,12 @@ def _interval(footprint: Footprint) -> dict[str, Any]:
     }
 
 
-def _net(footprint: Footprint, baseline_w: Mapping[str, float]) -> dict[str, Any]:
-    net = footprint.net(baseline_w)
+def _net_of(net: Footprint | None, **labels: str) -> dict[str, float]:
+    """The net energy of some rows, where it is known."""
+    return {} if net is None else {"net_j": net.where(**labels).attributed_j}
+
+
+def _net(net: Footprint, baseline_w: Mapping[str, float]) -> dict[str, Any]:
     return {
         "baseline_w": dict(baseline_w),
         "baseline_j": sum(account.baseline_j for account in net.accounts),

@@ -46,11 +46,12 @@ function domainsTable({ summary }) {
     ["meter", (row) => printable(row.name)],
     ["measured", measuredDatum, true],
     ["attributed", attributedDatum, true],
+    netColumn(summary.domains),
     ["idle", idleDatum, true],
     ["mean", (row) => power(row.mean_w), true],
     ["peak", (row) => power(row.peak_w), true],
   ];
-  return withCsv(table("By device", columns, summary.domains), "devices.csv", () =>
+  return withCsv(table("By device", columns.filter(Boolean), summary.domains), "devices.csv", () =>
     summary.domains.map(domainRecord),
   );
 }
@@ -59,8 +60,9 @@ function phasesTable({ summary }) {
   const columns = [
     ["phase", (row) => row.name],
     ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
+    netColumn(summary.phases),
     ["share", (row) => percent(row.energy_j / (summary.attributed_j || 1)), true],
     ["provenance", (row) => row.provenance],
   ];
-  return withCsv(table("By phase", columns, summary.phases), "phases.csv", () => summary.phases);
+  return withCsv(table("By phase", columns.filter(Boolean), summary.phases), "phases.csv", () => summary.phases);
 }

@@ -16,7 +16,8 @@ function figures({ summary, timeline }) {
 }
 
 function figure({ key, label, text, value, card }) {
-  const shown = datum(text, value, () => card, { tabindex: "0", "data-key": key });
+  const named = { role: "group", "aria-label": `${label}: ${text}` };
+  const shown = datum(text, value, () => card, { tabindex: "0", "data-key": key, ...named });
   return el("div", {}, el("dt", {}, label), el("dd", {}, shown));
 }
 

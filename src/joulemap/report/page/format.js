@@ -59,7 +59,9 @@ function besideCalibrated({ energy_j, time_based_j }) {
   return quantity(time_based_j, "J") + off;
 }
 
+// +4.8 %; what has become ten times as much or more is said as a factor.
 function signedPercent(share) {
+  if (share >= 9) return `×${Number((1 + share).toPrecision(3)).toLocaleString("en")}`;
   return `${share > 0 ? "+" : share < 0 ? "−" : ""}${percent(Math.abs(share))}`;
 }
 

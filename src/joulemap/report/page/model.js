@@ -3,6 +3,7 @@
 
 const PROGRAM = -1;
 const COLUMNS = ["energy_j", "low_j", "high_j", "active_s", "calls", "spread", "interval"];
+const BESIDE = ["net_j", "time_based_j"]; // where they are known
 
 class Model {
   constructor(data) {
@@ -108,7 +109,7 @@ class Model {
         energy_j: row.energy_j,
         low_j: row.low_j,
         high_j: row.high_j,
-        ...(row.time_based_j === undefined ? {} : { time_based_j: row.time_based_j }),
+        ...Object.fromEntries(BESIDE.filter((column) => column in row).map((column) => [column, row[column]])),
         active_s: row.active_s,
         calls: row.calls,
         spread: Boolean(row.spread),
@@ -120,7 +121,7 @@ class Model {
 }
 
 function unpacked(packed, length) {
-  const columns = packed.time_based_j ? [...COLUMNS, "time_based_j"] : COLUMNS;
+  const columns = [...COLUMNS, ...BESIDE.filter((column) => packed[column])];
   const view = {
     columns,
     provenances: packed.provenances,

@@ -17,7 +17,7 @@ function summarySection(data) {
   );
 }
 
-function facts({ about, timeline }) {
+function facts({ about, summary, timeline }) {
   const steps = timeline.steps;
   const device = about.host.gpu || about.host.processor;
   return [
@@ -26,6 +26,7 @@ function facts({ about, timeline }) {
     steps ? `${count(steps.count, "step")}, ${count(steps.traced_count)} traced` : null,
     count(about.events, "event"),
     device ? printable(device) : null,
+    summary.rule === "exact" ? null : `shared out by the ${summary.rule} rule`,
     about.created_ns ? new Date(about.created_ns / 1e6).toISOString().slice(0, 16).replace("T", " ") + " UTC" : null,
   ].filter(Boolean);
 }
@@ -58,7 +59,7 @@ function balance({ summary }) {
   };
   return el(
     "figure",
-    { class: "balance" },
+    { class: "balance", "aria-label": "Where the measured energy went" },
     el("div", { class: "stack", "aria-hidden": "true" }, parts.map(stretch)),
     el("ul", { class: "legend" }, parts.map(entry)),
   );

@@ -49,11 +49,17 @@ function behind(label, make, csvName, records) {
   return details;
 }
 
+// Net energy, where an idle baseline is known.
+function netColumn(rows) {
+  return rows.some((row) => "net_j" in row) ? ["net", ({ net_j }) => quantity(net_j, "J"), true] : null;
+}
+
 function rowsTable(caption, rows, first = "name") {
   const columns = [
     [first, (row) => printable(row.name)],
     ["energy", (row) => datum(joules(row), row.energy_j, () => energyCard(row.name, row)), true],
     ["95 % interval", interval, true],
+    netColumn(rows),
     rows.some((row) => row.time_based_j !== undefined) ? ["by time alone", besideCalibrated, true] : null,
     ["time", (row) => duration(row.active_s), true],
     ["executions", (row) => count(row.calls), true],

@@ -68,7 +68,7 @@ function qualifiedName(name) {
 }
 
 function bar(row, { value, low, high, unit }, largest, reach) {
-  const half = Math.max(high - value, value - low);
+  const amount = plusMinus(value, unit, Math.max(high - value, value - low));
   const card = () =>
     energyCard(row.name, row, [
       ["mean power", quantity(row.energy_j / row.active_s, "W")],
@@ -79,9 +79,9 @@ function bar(row, { value, low, high, unit }, largest, reach) {
     ]);
   return el(
     "li",
-    { tip: card },
+    { tip: card, "aria-label": `${printable(row.name)}, ${amount}` },
     qualifiedName(row.name),
-    el("span", { class: "amount" }, plusMinus(value, unit, half)),
+    el("span", { class: "amount" }, amount),
     el(
       "span",
       {

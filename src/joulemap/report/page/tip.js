@@ -9,6 +9,7 @@ function explain(element, card) {
 
 function hideTip() {
   document.getElementById("tip").hidden = true;
+  for (const one of document.querySelectorAll("[aria-describedby=tip]")) one.removeAttribute("aria-describedby");
 }
 
 function showTip(element, x, y) {
@@ -42,14 +43,26 @@ function listenForTips() {
     if (element) showTip(element, event.clientX, event.clientY);
     else hideTip();
   });
-  document.addEventListener("focusin", (event) => {
-    const element = explainedAt(event.target);
-    if (!element || !event.target.matches(":focus-visible")) return;
-    const box = element.getBoundingClientRect();
-    showTip(element, box.left, box.bottom - 8);
+  document.addEventListener("focusin", ({ target }) => {
+    if (explainedAt(target) && target.matches(":focus-visible")) describe(target);
   });
   document.addEventListener("focusout", hideTip);
-  document.addEventListener("scroll", hideTip, { passive: true });
+  document.addEventListener("scroll", followOrHide, { passive: true });
+}
+
+// The card of what has the focus is its description, for who hears the page.
+function describe(target) {
+  const element = explainedAt(target),
+    box = element.getBoundingClientRect();
+  showTip(element, box.left, box.bottom - 8);
+  target.setAttribute("aria-describedby", "tip");
+}
+
+// What gets the focus is scrolled into view, and keeps its card.
+function followOrHide() {
+  const focused = document.querySelector("[aria-describedby=tip]");
+  if (focused) describe(focused);
+  else hideTip();
 }
 
 // What every energy says about itself.
@@ -60,6 +73,7 @@ function energyCard(title, row, more) {
       ["energy", joules(row)],
       ["95 % interval", interval(row)],
       row.time_based_j === undefined ? null : ["by time alone", besideCalibrated(row)],
+      row.net_j === undefined || row.net_j === null ? null : ["net, above idle", quantity(row.net_j, "J")],
       ...(more || []),
       ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
     ],
