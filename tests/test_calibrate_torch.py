@@ -231,9 +231,9 @@ def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_p
         (tmp_path / index / "size").write_text(f"{size}\n")
     assert cache_bytes(torch.device("cpu"), tmp_path) == 2 * 1024**2
     assert cache_bytes(torch.device("cpu"), tmp_path / "none") == 0
-    large = replace(SQUARE, shapes="[[512, 512], [512, 512]]", strides="[[512, 1], [512, 1]]")
+    large = replace(SQUARE, shapes="[[128, 128], [128, 128]]", strides="[[128, 1], [128, 1]]")
     first = rebuilt(Call.of(large.key), torch.device("cpu"))
-    assert size_of(first) == 2 * 4 * 512 * 512
+    assert size_of(first) == 2 * 4 * 128 * 128
     lists = Operation(
         "aten::_foreach_mul_", "[[[9], [7]]]", "", '[["float", "double"], "Scalar"]', "[null, 1]"
     )

@@ -24,7 +24,7 @@ from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.recording import RecordingInfo, RecordingWriter
-from joulemap.replaying import Bought, Replays, bought
+from joulemap.replaying import Bought, Replays, affordable, bought, way
 from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
@@ -201,6 +201,16 @@ def test_what_cannot_be_replayed_is_said_with_the_reason(
         CliRunner().invoke(command, [str(writer.path)], catch_exceptions=False)
 
 
+def test_a_budget_is_spent_on_all_operations_before_it_is_spent_on_long_replays():
+    assert way(8, 60.0, idle_s=2.0, period_s=0.1) == (2, 1.0)
+    assert way(8, 20.0, idle_s=2.0, period_s=0.01) == (2, 0.5)
+    assert way(8, 10.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
+    assert way(800, 60.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
+    assert way(8, 600.0, idle_s=2.0, period_s=1.0) == (2, 10.0)
+    assert affordable(10.0, 1, 0.5, idle_s=2.0) == 11
+    assert affordable(5.0, 2, 1.0, idle_s=2.0) == 1
+
+
 def test_what_a_budget_has_bought_and_will():
     plan = Replays("cpu", {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.05}, 0.1, 14.0, 2, 1.0, 2.0, 0.95)
 
@@ -349,3 +359,23 @@ def test_intervals_hold_the_truth_of_most_kernels(eight: Eight):
     ]
     assert sum(inside) >= 7
     assert {row["provenance"] for row in rows.values()} == {"calibrated"}
+
+
+@pytest.mark.external
+def test_a_budget_of_ten_seconds_is_enough_for_eight_kernels():
+    if not DATA.exists():
+        pytest.skip("the recordings of the H200 are not beside the repository")
+    from studies.accuracy import budget
+    from studies.accuracy.eight import Eight as Recorded
+
+    recorded = Recorded.read()
+    takes_s, share = 10.0, budget.truths(recorded)
+    covered, off = budget.errors(
+        recorded, budget.replayed(recorded, *way(8, takes_s, 2.0, 0.1)), recorded.names
+    )
+    assert covered == pytest.approx(1)
+    assert np.abs(off).mean() < 0.03
+    assert np.abs(off) @ share < 0.03
+    some, worse = budget.errors(recorded, recorded.costs(), recorded.names[:4])
+    assert 0.3 < some < 0.8
+    assert 0.1 < np.abs(worse) @ share < 0.27

@@ -22,14 +22,10 @@ from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
 from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
-from joulemap.replaying import Replays, Watching, replayed
+from joulemap.replaying import Replays, Watching, replayed, way
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm
 
-PASSES = 2
-SHORTEST_S = 1.0
-"""A pass is at least ten updates of a counter of 100 ms: shorter ones of eight kernels on an H200 were off by
-2.5 % and more, these by 1 %."""
 IDLE_S = 2.0
 _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
@@ -115,14 +111,18 @@ def calibrate(
 def _plan(
     candidates: Candidates, known: Mapping[Operation, Cost], budget_s: float, recording: Recording
 ) -> Replays:
-    total_s = candidates.total_s
+    total_s, covered = candidates.total_s, candidates.covered(known)
+    shares = {one.key: busy / total_s for one, busy in candidates.seconds.items() if one not in known}
+    reached = covered + np.cumsum(list(shares.values()))
+    needed = int(np.searchsorted(reached, COVERED)) + 1
+    passes, seconds = way(min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
     return Replays(
         device=_torch_device(candidates.device),
-        shares={one.key: busy / total_s for one, busy in candidates.seconds.items() if one not in known},
-        known=candidates.covered(known),
+        shares=shares,
+        known=covered,
         budget_s=budget_s,
-        passes=PASSES,
-        seconds=SHORTEST_S,
+        passes=passes,
+        seconds=seconds,
         idle_s=IDLE_S,
         enough=COVERED,
         flags=recording.info.extra.get(FLAGS, {}),

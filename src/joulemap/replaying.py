@@ -21,6 +21,12 @@ from joulemap.units import NS_PER_S
 
 _PROGRAM = "joulemap.frameworks.torch.replay"
 _LOOKS_EVERY_S = 0.25
+_WAYS = ((2, 1.0), (2, 0.5), (1, 0.5))
+"""How often to replay an operation, and how many seconds each time, for a counter that updates every 100 ms.
+Less costs little (``studies.accuracy.budget``), and what is not replayed at all is shared by time."""
+USUAL_PERIOD_S = 0.1
+BUILDING_S = 0.2
+"""Until an operation is built, captured and warm: 15 of them took 42 s on an H200, twice each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,23 @@ class Bought:
 Watching = Callable[[Bought], None]
 
 
+def way(needed: int, budget_s: float, idle_s: float, period_s: float) -> tuple[int, float]:
+    """How often to replay each of so many operations, and for how long: as well as the budget allows for all
+    of them, for a meter that updates every ``period_s``."""
+    slower = max(period_s / USUAL_PERIOD_S, 1.0)
+    for passes, seconds in _WAYS:
+        takes_s = passes * (needed * (seconds * slower + BUILDING_S) + idle_s)
+        if takes_s <= budget_s:
+            break
+    return passes, seconds * slower
+
+
+def affordable(budget_s: float, passes: int, seconds: float, idle_s: float) -> int:
+    """How many operations that is enough for; one in any case."""
+    first_s = budget_s / passes - idle_s
+    return max(int((first_s - seconds) / (seconds + BUILDING_S)) + 1, 1)
+
+
 def replayed(
     plan: Replays, watching: Watching | None = None
 ) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
@@ -80,7 +103,7 @@ def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     to_come = [share for key, share in plan.shares.items() if key not in seen | failed]
     spent_s = sum(one["end_ns"] - one["start_ns"] for one in lines if "start_ns" in one) / NS_PER_S
     each_s = spent_s / len(passes) if passes else plan.seconds
-    first_s = (plan.budget_s - 2 * plan.idle_s) / plan.passes
+    first_s = plan.budget_s / plan.passes - plan.idle_s
     more = max(int((first_s - spent_s) / each_s), 0)
     reaches = min(covered + sum(to_come[:more]), max(covered, plan.enough))
     return Bought(covered, reaches, min(spent_s / plan.budget_s, 1.0))
