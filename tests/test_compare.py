@@ -196,6 +196,19 @@ def test_one_recording_each_uses_what_is_known_inside_it():
     assert rows[0].high_j - rows[0].difference_j == pytest.approx(1.96 * 2**0.5, rel=1e-3)
 
 
+def test_of_one_traced_step_the_whole_program_can_be_told(tmp_path):
+    """Every step is metered, so how the program as a whole varies is known; how its modules do is not."""
+    paths = [
+        write_variant(tmp_path / f"{name}.joulemap", seed, traced=1, factor=factor)
+        for seed, (name, factor) in enumerate((("base", 1.0), ("more", 3.0)))
+    ]
+    (comparison,) = json.loads(run(tmp_path, *paths, "--json"))["comparisons"]
+    whole, *modules = comparison["rows"]
+    assert (whole["verdict"], whole["spread"]) == ("more", True)
+    assert {row["verdict"] for row in modules} == {"cannot tell"}
+    assert whole["relative_low"] < whole["relative"] < whole["relative_high"]
+
+
 def test_what_drew_nothing_has_no_relative_change():
     (row,) = differences(["a"], [{}], [{"a": amount(1.0, 0.1, True)}], 0.05)
     assert row.relative is row.relative_low is row.relative_high is None

@@ -11,9 +11,10 @@ import numpy as np
 
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.student import NORMAL_975
-from joulemap.accounting.uncertainty import EDGE_RMS, intervals
+from joulemap.accounting.sums import sums_by
+from joulemap.accounting.uncertainty import EDGE_RMS, Blocks, intervals
 from joulemap.comparing.names import Rule, matched
-from joulemap.traces import Float64
+from joulemap.traces import Float64, Steps
 
 By = Literal["module", "tensor", "op", "phase", "device"]
 BYS: tuple[By, ...] = ("module", "tensor", "op", "phase", "device")
@@ -125,14 +126,24 @@ def _amount(energy_j: float, low_j: float, high_j: float, known: bool, time_base
 def _whole(footprint: Footprint) -> Amount:
     accounts = footprint.accounts
     energy_j = footprint.attributed_j + footprint.idle_j
-    block_j: Float64 = footprint.block_j.sum(axis=0)
-    for account in accounts:
-        block_j = block_j + account.idle_block_j
+    block_j, blocks = _blocks(footprint)
     drawn_j = [a.measured_j - a.outside_j - a.other_processes_j for a in accounts]
     meter = [
         EDGE_RMS * a.period_s * drawn / max(a.covered_s, 1e-9)
         for a, drawn in zip(accounts, drawn_j, strict=True)
     ]
     rms_j = float(np.sqrt(np.sum(np.square(meter))))
-    low, high = intervals(np.array([energy_j]), block_j[None, :], footprint.blocks, np.array([rms_j]))
+    low, high = intervals(np.array([energy_j]), block_j[None, :], blocks, np.array([rms_j]))
     return _amount(energy_j, float(low[0]), float(high[0]), int((block_j > 0).sum()) >= 2, energy_j)
+
+
+def _blocks(footprint: Footprint) -> tuple[Float64, Blocks]:
+    """What was drawn in stretches of steps: of the traced ones, which are told apart by their kind; where
+    these are too few, of all steps, since every one is metered."""
+    accounts = footprint.accounts
+    if len(footprint.blocks) >= 2 or not any(len(account.step_j) for account in accounts):
+        block_j = footprint.block_j.sum(axis=0) + sum(account.idle_block_j for account in accounts)
+        return np.asarray(block_j), footprint.blocks
+    step_j: Float64 = np.sum([account.step_j for account in accounts], axis=0)
+    blocks = Blocks.of(Steps.from_columns(start_ns=range(len(step_j)), end_ns=range(1, len(step_j) + 1)))
+    return sums_by(blocks.of_step, step_j, len(blocks)), blocks
