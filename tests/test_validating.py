@@ -177,6 +177,19 @@ def test_targets_are_what_takes_long_with_what_runs_inside_it() -> None:
     assert len(targets(traced(), "GPU:0", rows, steps=1, modules=1, least_share=0.0)) == 5
 
 
+def test_of_modules_that_are_alike_one_is_taken_and_lists_are_none() -> None:
+    names = [f"layers/{number}/{part}" for number in (0, 1) for part in ("mlp/mm", "add")]
+    events = EventTrace.from_columns(
+        name=names,
+        device="GPU:0",
+        phase="forward",
+        start_ns=[0, 30, 40, 80],
+        end_ns=[30, 40, 80, 95],
+    )
+    found = targets(events, "GPU:0", [called(name, [8]) for name in names], steps=1)
+    assert [one.name for one in found if one.kind == "module"] == ["layers/1", "layers/1/mlp"]
+
+
 def a_target(number: int = 0, share: float = 0.1, rows: Any = frozenset()) -> Target:
     return Target(number, "operation", f"op {number}", "mm", (), frozenset(rows), share, 0.0)
 
@@ -216,7 +229,7 @@ def test_the_gate_opens_when_plain_steps_draw_the_same_again() -> None:
     power = PowerTrace(Domain("GPU:0", "GPU:0", update_period_s=0.1), edges, falling / 10)
     steps = [(start, start + S // 10) for start in range(0, 6 * S, S // 10)]
     early, late = gate.samples_w(steps[:15], power), gate.samples_w(steps[30:], power)
-    assert len(early) == 5
+    assert len(early) == 7
     assert not gate.is_level(early, np.zeros(0), power).stable
     assert gate.is_level(late, np.array([400.0, 410.0]), power).stable
     assert not gate.is_level(late, np.array([350.0]), power).stable

@@ -120,6 +120,7 @@ class Experiment:
         kind is no part of anything."""
         if not self._repeats:
             self._install()
+        self._say_refused()
         if label != self._of_step:
             self._close()
             return
@@ -150,7 +151,6 @@ class Experiment:
         self._of_step = said["label"]
         for repeater in self._repeats:
             repeater.install()
-        self._say_refused()
 
     def _aim(self, target: int, more: int, steps: int) -> None:
         """From here on, this is repeated so often; what was before ends here."""

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.recorded import own_power
-from joulemap.errors import JoulemapError
+from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
 from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, Tail
@@ -34,6 +35,7 @@ from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Stretch, Truth, plain, truth_of
 
 LOOK_S = 0.25
+MOST_TRIES = 20
 AFTERWARDS = 2
 """Steps that follow the traced ones before these are looked at."""
 PATIENCE_S = 10.0
@@ -194,9 +196,14 @@ class Referee:
         return Recording.open(self._path)
 
     def _power(self) -> PowerTrace:
-        recording = self._recording()
-        trace = next(one for one in recording.power() if one.domain.name == self.domain)
-        return own_power(recording, trace)
+        """What is known by now; a file that is just being written is read again."""
+        for _ in range(MOST_TRIES):
+            with suppress(JoulemapError):
+                recording = self._recording()
+                trace = next(one for one in recording.power() if one.domain.name == self.domain)
+                return own_power(recording, trace)
+            self._over.wait(LOOK_S)
+        raise MeterError(f"the power of {self.domain} cannot be read any more")
 
     def _listen(self) -> None:
         """What the program's side has said since: its steps, and how the orders went."""

@@ -136,12 +136,20 @@ def _modules(here: Sequence[Place], total_s: float, most: int) -> list[Target]:
                 inside.setdefault("/".join(path[:depth]), []).append(place)
     found: dict[str, Target] = {}
     for name, parts in inside.items():
+        if _is_list(name, parts):
+            continue
         share = sum(place.busy_s for place in parts) / total_s
         kind = re.sub(r"\d+", "*", name)
         if kind not in found or share > found[kind].share:
             rows = frozenset((place.name, place.phase) for place in parts)
             found[kind] = Target(0, "module", name, "", (), rows, share, 0.0)
     return sorted(found.values(), key=lambda one: -one.share)[:most]
+
+
+def _is_list(name: str, parts: Sequence[Place]) -> bool:
+    """Whether there are only numbers below a module: it holds others, and is seldom called itself."""
+    depth = len(split(name))
+    return all(split(place.name)[depth].isdigit() for place in parts)
 
 
 def _operands(operation: Operation) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
@@ -43,11 +44,16 @@ def operands(values: Sequence[Any]) -> Operands:
     found: list[tuple[tuple[int, ...], str]] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            word = str(value.dtype).removeprefix("torch.")
-            found.append((tuple(value.shape), _WORDS.get(word, word)))
+            found.append((tuple(value.shape), _word(value.dtype)))
         elif isinstance(value, (list, tuple)):
             found += [(shape, "") for shape, _ in operands(value)]  # of lists the profiler tells no types
     return tuple(found)
+
+
+@cache
+def _word(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return _WORDS.get(name, name)
 
 
 class Refused(Exception):
@@ -132,23 +138,22 @@ def impure_call(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return ""
 
 
-def below(overload: Any) -> Callable[..., Any]:
-    """The operation as the dispatcher would go on with it. A Python number that was given for a tensor comes
-    to us as a number again, and only one way into the dispatcher takes it as what it was."""
+def below(overload: Any) -> Callable[..., Callable[[], Any]]:
+    """A call of an operation, as the dispatcher would go on with it, ready to be executed. A Python number
+    that was given for a tensor comes to us as a number again; one way into the dispatcher takes it back."""
     import torch
 
-    key = getattr(torch._C.DispatchKey, KEY)
-    lower = torch._C._dispatch_keyset_full_after(key)
-    declared = overload._schema.arguments
+    lower = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
+    redispatch, declared = overload._handle.redispatch_boxed, overload._schema.arguments
     of_tensors = [number for number, one in enumerate(declared) if str(one.type) == "Tensor"]
 
-    def execute(keys: Any, *args: Any, **kwargs: Any) -> Any:
+    def ready(keys: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
         keys = keys & lower
         if any(isinstance(args[one], (int, float, complex)) for one in of_tensors if one < len(args)):
-            return overload._op_dk(keys.highestPriorityTypeId(), *args, **kwargs)
-        return overload.redispatch(keys, *args, **kwargs)
+            return partial(overload._op_dk, keys.highestPriorityTypeId(), *args, **kwargs)
+        return partial(redispatch, keys, *args, **kwargs)
 
-    return execute
+    return ready
 
 
 class _Thread(threading.local):
@@ -197,33 +202,35 @@ class Repeater:
         self._libraries.append(library)
 
     def _kernel(self, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
-        schema, execute, thread = overload._schema, below(overload), self._thread
+        schema, ready, thread = overload._schema, below(overload), self._thread
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            execute = ready(keys, args, kwargs)
             if thread.inside:
-                return execute(keys, *args, **kwargs)
+                return execute()
             target = targets.get(operands((*args, *kwargs.values())), -1)
             if target < 0 or not self._is_here(args):
-                return execute(keys, *args, **kwargs)
+                return execute()
             self.seen[target] += 1
             thread.inside = True
             try:
-                result = execute(keys, *args, **kwargs)
+                result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
-                    self._again(target, lambda: execute(keys, *args, **kwargs))
+                    self._again(target, execute)
                 return result
             finally:
                 thread.inside = False
 
         return kernel
 
-    def _is_here(self, args: Sequence[Any]) -> bool:
+    def _is_here(self, first: Any) -> bool:
         """Whether a call is computed on the device; while a compiler or a graph looks on, nothing is."""
-        import torch
-
-        flat = (one for value in args for one in (value if isinstance(value, (list, tuple)) else (value,)))
-        first = next((one for one in flat if isinstance(one, torch.Tensor)), None)
-        return first is not None and first.device.type == self._device and not gpus.captures()
+        while isinstance(first, (list, tuple)):
+            first = first[0] if first else None
+        device = getattr(first, "device", None)
+        if device is None or device.type != self._device:
+            return False
+        return self._device == "cpu" or not gpus.captures()
 
     def _may(self, target: int, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if target not in self.refused:
