@@ -24,7 +24,7 @@ from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.recording import RecordingInfo, RecordingWriter
-from joulemap.replaying import Bought, Replays, affordable, bought, way
+from joulemap.replaying import Bought, Replays, affordable, bought, replayed, way
 from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
@@ -211,17 +211,37 @@ def test_a_budget_is_spent_on_all_operations_before_it_is_spent_on_long_replays(
     assert affordable(5.0, 2, 1.0, idle_s=2.0) == 1
 
 
+def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monkeypatch: pytest.MonkeyPatch):
+    """In processes of their own, without PyTorch; two of four operations end theirs."""
+    monkeypatch.setattr("joulemap.replaying._PROGRAM", "tests.replays_that_end")
+    shares = dict.fromkeys(("good", "ends", "fails and ends", "better"), 0.25)
+    heard: list[Bought] = []
+    plan = Replays("cpu", shares, 0.0, 60.0, 1, 0.3, 0.3, 0.95)
+    lines, powers = replayed(plan, heard.append)
+    assert [(one["key"], one.get("skipped", "")) for one in lines] == [
+        ("ends", "PyTorch ended while it ran."),
+        ("fails and ends", "odd"),
+        ("good", ""),
+        ("better", ""),
+        ("", ""),
+    ]
+    assert [power.domain.device for power in powers]
+    assert all(one.covered <= one.reaches for one in heard)
+
+
 def test_what_a_budget_has_bought_and_will():
     plan = Replays("cpu", {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.05}, 0.1, 14.0, 2, 1.0, 2.0, 0.95)
 
-    def line(key: str, seconds: float = 1.0) -> dict[str, Any]:
-        return {"key": key, "start_ns": 0, "end_ns": round(seconds * S), "executions": 1}
+    def line(key: str, start_s: int, **more: str) -> dict[str, Any]:
+        return {"key": key, "start_ns": start_s * S, "end_ns": (start_s + 2) * S, **more}
 
     assert bought(plan, []) == Bought(0.1, pytest.approx(0.85), 0.0)
-    once = [line("a", 2.0), {"key": "b", "skipped": "odd"}]
-    assert bought(plan, once) == Bought(0.5, pytest.approx(0.6), pytest.approx(2 / 14))
-    twice = [*once, line("c", 2.0), line(""), line("a", 2.0), line("c", 2.0), line("")]
-    assert bought(plan, twice) == Bought(pytest.approx(0.6), pytest.approx(0.6), pytest.approx(10 / 14))
+    once = [line("a", 7)]
+    assert bought(plan, once) == Bought(0.5, pytest.approx(0.7), pytest.approx(2 / 14))
+    once += [line("b", 9, skipped="odd")]
+    assert bought(plan, once) == Bought(0.5, 0.5, pytest.approx(4 / 14))
+    twice = [*once, line("c", 11), line("", 13), line("a", 15), line("c", 17), line("", 19)]
+    assert bought(plan, twice) == Bought(pytest.approx(0.6), pytest.approx(0.6), 1.0)
 
 
 def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path):

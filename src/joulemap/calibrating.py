@@ -134,12 +134,12 @@ def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: st
     replays = [
         Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"])
         for one in lines
-        if one["key"] and "start_ns" in one
+        if one["key"] and "skipped" not in one
     ]
     found = costs(replays, power)
     clear = {key: cost for key, cost in found.items() if cost.is_clear}
     skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
-    skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one}
+    skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one and one["key"] not in clear}
     return Calibration(
         device,
         _idle_w(lines, power, clear.values()),

@@ -6,9 +6,9 @@ import json
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from joulemap.units import NS_PER_S
 
 _PROGRAM = "joulemap.frameworks.torch.replay"
 _LOOKS_EVERY_S = 0.25
+_ATTEMPTS = 4
+_TOOK_DOWN = "PyTorch ended while it ran."
 _WAYS = ((2, 1.0), (2, 0.5), (1, 0.5))
 """How often to replay an operation, and how many seconds each time, for a counter that updates every 100 ms.
 Less costs little (``studies.accuracy.budget``), and what is not replayed at all is shared by time."""
@@ -42,6 +44,10 @@ class Replays:
     idle_s: float
     enough: float
     flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, keys: Collection[str]) -> Replays:
+        """The same without some operations."""
+        return replace(self, shares={key: share for key, share in self.shares.items() if key not in keys})
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "shares": list(self.shares.items())})
@@ -80,7 +86,28 @@ def affordable(budget_s: float, passes: int, seconds: float, idle_s: float) -> i
 def replayed(
     plan: Replays, watching: Watching | None = None
 ) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
-    """Replay what the budget buys: what was done when, and what each domain drew for it meanwhile."""
+    """Replay what the budget buys: what was done when, and what each domain drew for it meanwhile. An
+    operation that takes PyTorch down with it is left out by name, and the others begin anew."""
+    failed: list[dict[str, Any]] = []
+    for _ in range(_ATTEMPTS):
+        lines, powers = _attempt(plan, watching)
+        if any(not one["key"] for one in lines):
+            break
+        failed += _broken(plan, lines)
+        plan = plan.without({one["key"] for one in failed})
+    return [*failed, *lines], powers
+
+
+def _broken(plan: Replays, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What could not be replayed before the end came, and what it came in."""
+    failed = [one for one in lines if "skipped" in one]
+    seen = {one["key"] for one in lines}
+    if not lines or "skipped" not in lines[-1]:
+        failed += [{"key": key, "skipped": _TOOK_DOWN} for key in plan.shares if key not in seen][:1]
+    return failed
+
+
+def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
     with tempfile.TemporaryDirectory() as scratch:
         told, result, path = (Path(scratch) / name for name in ("plan.json", "result.jsonl", "r.joulemap"))
         told.write_text(plan.to_json())
@@ -96,12 +123,12 @@ def replayed(
 
 def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     """How far these lines are. What is replayed once is bought: the later passes are paid for."""
-    passes = [one for one in lines if one["key"] and "start_ns" in one]
+    passes = [one for one in lines if one["key"] and "skipped" not in one]
     seen = {one["key"] for one in passes}
     covered = plan.known + sum(plan.shares[key] for key in seen)
     failed = {one["key"] for one in lines if "skipped" in one}
     to_come = [share for key, share in plan.shares.items() if key not in seen | failed]
-    spent_s = sum(one["end_ns"] - one["start_ns"] for one in lines if "start_ns" in one) / NS_PER_S
+    spent_s = (lines[-1]["end_ns"] - lines[0]["start_ns"]) / NS_PER_S if lines else 0.0
     each_s = spent_s / len(passes) if passes else plan.seconds
     first_s = plan.budget_s / plan.passes - plan.idle_s
     more = max(int((first_s - spent_s) / each_s), 0)

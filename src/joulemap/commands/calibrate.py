@@ -124,7 +124,7 @@ def buying() -> Iterator[Watching | None]:
 
     def advance(done: Bought) -> None:
         bar.start()
-        said = f"{fmt_share(done.covered)} of the busy time calibrated, {fmt_share(done.reaches)} to come out"
+        said = f"{fmt_share(done.covered)} of busy time, {fmt_share(done.reaches)} in the end"
         bar.update(task, completed=done.spent, description=said)
 
     try:

@@ -16,6 +16,8 @@ of their factor."""
 _POSITIVE = ("exp_avg_sqs", "max_exp_avg_sqs", "state_sums", "state_steps")
 """Arguments of fused optimizers that are never negative: their roots are taken."""
 _ROOTS = ("sqrt", "rsqrt", "log")
+_TABLES = ("float", "double", "c10::Half", "c10::BFloat16")
+_ALONG_ANY = ("nll_loss", "gather", "scatter", "index_add", "index_select", "take_along_dim", "cross_entropy")
 _FACTOR = 1e-3
 """A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
 
@@ -127,13 +129,16 @@ def _argument(call: Call, place: int, device: Any) -> Any:
 
 
 def _rows(call: Call) -> int:
-    """The length of the shortest table that indices may go into."""
+    """How far indices may go: to the end of the shortest table or, where they may go along any dimension, of
+    the shortest dimension. One too far would break a GPU's context."""
+    if call.name == "embedding_dense_backward":
+        return int(call.scalars[2])
     tables = [
-        shape[0]
+        shape if call.name.startswith(_ALONG_ANY) else shape[:1]
         for shape, kind in zip(call.shapes, call.types, strict=False)
-        if kind in ("float", "double", "c10::Half", "c10::BFloat16") and shape and isinstance(shape[0], int)
+        if kind in _TABLES and shape and isinstance(shape[0], int)
     ]
-    return max(min(tables, default=2), 1)
+    return max(min((size for table in tables for size in table), default=2), 1)
 
 
 def _tensor(call: Call, shape: Sequence[int], stride: Sequence[int], kind: str, device: Any) -> Any:

@@ -134,16 +134,31 @@ def replays(
         if covered >= plan["enough"] or (chosen and clock_s() - begin_s > each_s - plan["seconds"]):
             break
         said = _replay(key, device, plan["seconds"])
+        yield said
         if "skipped" not in said:
             chosen.append(key)
             covered += share
-        yield said
+        elif not _works(device):
+            return
     yield _idle(plan["idle_s"])
     for _ in range(1, plan["passes"]):
         for key in chosen:
             if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
                 yield _replay(key, device, plan["seconds"])
         yield _idle(plan["idle_s"])
+
+
+def _works(device: Any) -> bool:
+    """Whether the device can be used at all: after an error inside a CUDA kernel a process cannot."""
+    import torch
+
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _idle(seconds: float) -> dict[str, Any]:
@@ -154,10 +169,11 @@ def _idle(seconds: float) -> dict[str, Any]:
 
 def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
     """One pass over an operation, or why there is none."""
+    begin_ns = time.time_ns()
     try:
         start_ns, end_ns, executions = Replayer(Call.of(key), device).run(seconds)
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
-        return {"key": key, "skipped": in_a_line(error)}
+        return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
     return {"key": key, "start_ns": start_ns, "end_ns": end_ns, "executions": executions}
 
 
