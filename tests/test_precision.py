@@ -1,6 +1,7 @@
 """Precision: the paper's experiments on recordings and programs, and our intervals against a known truth."""
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -140,6 +141,10 @@ def test_one_recording_by_its_steps(tmp_path):
     name = "{http://www.w3.org/2000/svg}"
     assert len(list(picture.iter(f"{name}circle"))) == len(content["asss"]) + len(content["assw"])
     assert len(list(picture.iter(f"{name}rect"))) == len(content["stability_pcc"]) ** 2
+    texts = [(float(one.get("x")), one.text) for one in picture.iter(f"{name}text")]
+    ticks = [(x, text) for x, text in texts if text[0].isdigit() and text.endswith("s")]
+    assert len(ticks) > 1
+    assert all(after[0] - before[0] >= 6 * len(before[1]) for before, after in itertools.pairwise(ticks))
     page = (DOCS / "json.md").read_text()
     assert [
         key for key in (*content, *content["asss"][0], *content["assw"][0]) if f"`{key}`" not in page

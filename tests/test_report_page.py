@@ -147,6 +147,17 @@ def test_what_is_pointed_at_says_its_interval_and_provenance(page, pages):
     assert "apportioned: measured by the meter" in tip
 
 
+def test_where_data_flows_both_ways_the_first_way_is_drawn_down(page):
+    """Of edges in the order of the program, also where what is between two boxes is not drawn."""
+    order = "bridged([[1, 2], [2, 1], [3, 1], [1, 3], [3, 4], [4, 5]], new Set([1, 2, 3, 5]))"
+    assert page.run(order) == [[1, 2], [2, 1], [3, 1], [1, 3], [3, 5]]
+    placed = page.run(
+        "Object.fromEntries(byDagre([1, 2, 3].map((node) => ({ node, width: 80, height: 40 })),"
+        "[[3, 1], [1, 2], [2, 1], [1, 3]], { rankdir: 'TB' }).boxes.map(({ node, y }) => [node, y]))"
+    )
+    assert placed["3"] < placed["1"] < placed["2"]
+
+
 def test_what_one_traced_step_stands_for_has_no_interval(browser, tmp_path):
     recording = load(write_partly_traced(tmp_path / "part.joulemap"))
     (tmp_path / "part.html").write_text(assemble([contents(recording, account(recording))]))

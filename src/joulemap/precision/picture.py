@@ -13,6 +13,8 @@ from joulemap.units import fmt_seconds
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _CELL = 300.0, 180.0, 60.0, 50.0, 70.0, 56
 _LINE = "polyline{fill:none;stroke:#0f766e;stroke-width:2}circle{fill:#0f766e}line{stroke:#a8a29e}"
 _LOWEST = 0.7
+_CHARACTER = 8.0
+"""Room for one of a label, so that labels do not run into each other: where they would, some are left out."""
 
 Point = tuple[str, float | None]
 
@@ -49,10 +51,12 @@ def _curve(title: str, points: Sequence[Point], left: float) -> Iterator[str]:
         yield f'<text class="r o" x="{left - 6:.0f}" y="{y + 4:.0f}">{value:.3g}</text>'
     dots = [(left + place * apart, _height(value, lowest)) for place, _, value in known]
     yield f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in dots)}"/>'
-    for (x, y), (_, label, value) in zip(dots, known, strict=True):
+    every = math.ceil(max((len(label) for label, _ in points), default=0) * _CHARACTER / apart)
+    for (x, y), (place, label, value) in zip(dots, known, strict=True):
         told = f"<title>{escape(label)}: {value:.6f}</title>"
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5">{told}</circle>'
-        yield f'<text class="c o" x="{x:.1f}" y="{base + 18:.0f}">{escape(label)}</text>'
+        if place % max(every, 1) == 0:
+            yield f'<text class="c o" x="{x:.1f}" y="{base + 18:.0f}">{escape(label)}</text>'
 
 
 def _height(value: float, lowest: float) -> float:

@@ -5,8 +5,15 @@ const BOX_HEIGHT = 46;
 const GAP = 26;
 const TALLEST = 560;
 
-// Edges between the boxes that are shown; those through hidden ones become direct.
+// Edges between the boxes that are shown, in the order of the program; those through hidden ones become direct.
 function bridged(edges, shown) {
+  const direct = edges.filter((pair) => pair.every((node) => shown.has(node))),
+    drawn = new Set(direct.map(String));
+  return [...direct, ...passing(edges, shown).filter((pair) => !drawn.has(String(pair)))];
+}
+
+// From every box that is shown to the next ones that are.
+function passing(edges, shown) {
   const next = new Map(edges.map(([source]) => [source, []])),
     found = [];
   for (const [source, target] of edges) next.get(source).push(target);
