@@ -67,9 +67,12 @@ class TestOnTheH200:
         assert list(whole.events.kind).count("kernel") == kernels
         assert len(split.events) > len(whole.events)
         assert named_share(split.events) > 0.99
-        for layer in range(6):
-            for phase in ("forward", "backward"):
-                assert kernel_ms(split)[f"layer_{layer}/ffn", phase] > 0
+
+    @pytest.mark.parametrize("file", ["jax-ops", "jax-commandbuffer"])
+    def test_every_layer_has_both_passes(self, file: str) -> None:
+        found = kernel_ms(read_profiles([H200 / f"{file}.xplane.pb"]))
+        parts = [f"layer_{layer}/{part}" for layer in range(6) for part in ("attention", "ffn")]
+        assert all(found[part, phase] > 0 for part in parts for phase in ("forward", "backward"))
 
     def test_command_buffers_change_no_name(self) -> None:
         """The same program with names of its own and with names that were found again: each layer took the
