@@ -172,16 +172,18 @@ def _table(runs: Sequence[Run], asked: CallsAsked) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("call", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("where", no_wrap=True, overflow="ellipsis")
-    for header in ("energy", "share", "inclusive", "net", "time", "calls"):
+    beside = _beside(found)
+    for header in ("energy", "share", "inclusive", *beside, "time", "calls"):
         table.add_column(header, justify="right", no_wrap=True)
     shown = by_api(_merged(runs))
     for api, sites in shown[: asked.top]:
         several = len(sites) > 1
         table.add_row(
-            *_cells(api, api.place.api, f"{len(sites)} sites" if several else None, whole), style="bold"
+            *_cells(api, api.place.api, f"{len(sites)} sites" if several else None, whole, beside),
+            style="bold",
         )
         for site in sites if several and (asked.depth or DEPTH) > 1 else ():
-            table.add_row(*_cells(site, "└─", _where(site, sites), whole))
+            table.add_row(*_cells(site, "└─", _where(site, sites), whole, beside))
     if asked.top and len(shown) > asked.top:
         rest = sum(api.energy_j for api, _ in shown[asked.top :])
         table.add_row(
@@ -194,15 +196,23 @@ def _table(runs: Sequence[Run], asked: CallsAsked) -> Table:
     return table
 
 
-def _cells(group: Group, name: str, where: str | None, whole_j: float) -> list[str]:
+def _beside(found: Sequence[CallFootprint]) -> list[str]:
+    """The columns that not every recording has: net energy, and of isolated calls what came after them."""
+    net = all(one.net_j is not None for one in found)
+    lag = all(one.lag_j is not None for one in found)
+    return [*(["net"] if net else []), *(["lag"] if lag else [])]
+
+
+def _cells(group: Group, name: str, where: str | None, whole_j: float, beside: Sequence[str]) -> list[str]:
     raised = f" ({group.raised:g} raised)" if group.raised else ""
+    known = {"net": group.net_j, "lag": group.lag_j}
     return [
         printable(name),
         printable(group.place.where if where is None else where),
         fmt_pm(group.energy_j, "J", group.half_width_j),
         _share(group.energy_j, whole_j),
         fmt(group.inclusive_j, "J"),
-        "" if group.net_j is None else fmt(group.net_j, "J"),
+        *(fmt(known[column] or 0.0, "J") for column in beside),
         fmt_seconds(group.seconds),
         f"{group.calls:,.6g}{raised}",
     ]
@@ -248,7 +258,8 @@ def _notes(runs: Sequence[Run]) -> list[str]:
         notes.append("Net is not known: give --baseline DOMAIN=WATTS, or run joulemap calibrate --idle.")
     late = sum(int((run.calls.gate_outcome.codes == 2).sum()) for run in runs)
     if late:
-        notes.append(f"{late} calls ran although the machine was not calm in time.")
+        them = "1 call" if late == 1 else f"{late} calls"
+        notes.append(f"{them} ran although the machine was not calm in time.")
     if any(domain.domain.provenance == "estimated" for domain in domains):
         notes.append("estimated: not read off a meter, and rough: the level may be off by half.")
     return notes
