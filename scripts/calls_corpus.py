@@ -1,36 +1,35 @@
-"""How much of what a program calls is measured, and does it still do the same? On real code: the test modules
-that installed libraries ship, which are run twice, once plainly under an oracle and once with sites.
+"""Do the test modules that libraries ship end as before with sites in them, and how much is measured? Each is
+run plainly, under an oracle, and with sites.
 
     python scripts/calls_corpus.py --library keras --files 20
-    python scripts/calls_corpus.py --library numpy --files 20
+    python scripts/calls_corpus.py --library unittest,collections --tests-of test --files 200 --apart
     python scripts/calls_corpus.py --library torch --static     all of its source, rewritten and not run
 
-The oracle is Python's own profiler (``sys.setprofile``): for every call instruction of a module it sees which
-function, of Python or of C, was really called. A call node counts as the library's where that function's
-file, module or class is. Measured is what the records of the second run have. Each test must end in both runs
-as it does without anybody watching.
+``test`` is the standard library's. Each test must end with sites as it does without anybody watching; one
+that ends differently in two plain runs is said to differ by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import builtins
-import dis
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
-Span = tuple[str, int, int, int, int]
+from calls_oracle import Oracle, Span
+
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
+WAYS = ("plain", "again", "oracle", "sites")
+LIMIT_S = 600
 
 
 def main() -> None:
@@ -42,19 +41,26 @@ def main() -> None:
         print(json.dumps(static(options.library), indent=1))
         return
     with tempfile.TemporaryDirectory() as folder:
-        files = assemble(options.library, Path(folder) / "corpus", options.files, options.match)
-        runs = {how: _run(how, options, Path(folder)) for how in ("plain", "oracle", "sites")}
+        tests_of = options.tests_of or options.library.split(",")[0]
+        files = assemble(tests_of, Path(folder) / "corpus", options.files, options.match)
+        runs = {way: _run(way, options, Path(folder), files) for way in WAYS if way not in options.without}
     print(json.dumps(_report(options.library, files, runs), indent=1))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", required=True, help="whose calls are measured: one or several, a,b")
+    parser.add_argument("--tests-of", help="the package whose test modules are run; else the library")
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--match", default="", help="only files with this in their path")
     parser.add_argument("--static", action="store_true", help="only rewrite and patch, every file there is")
+    parser.add_argument("--apart", action="store_true", help="a process for each module")
+    parser.add_argument(
+        "--without", nargs="*", default=(), choices=("again", "oracle"), help="leave out runs"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--module", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -119,50 +125,64 @@ def _stands_alone(path: Path) -> bool:
     return 2_000 < len(source) < 60_000 and not any(node.level for node in imports)
 
 
-def _run(how: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        __file__,
-        "--child",
-        how,
-        "--library",
-        options.library,
-        "--folder",
-        str(folder),
-    ]
-    environment = {**os.environ, **ENVIRONMENT, "JOULEMAP_CORPUS": str(folder / "corpus")}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+def _run(way: str, options: argparse.Namespace, folder: Path, files: dict[str, str]) -> dict[str, Any]:
+    """One run over the whole corpus, or over one module after the other."""
+    total: dict[str, Any] = {"outcomes": {}, "spans": [], "cpu_s": 0.0}
+    for module in files if options.apart else [""]:
+        result = _run_in_process(way, options, folder, module)
+        total["outcomes"].update(result["outcomes"])
+        total["spans"] += result["spans"]
+        total["cpu_s"] += result["cpu_s"]
+    return total
+
+
+def _run_in_process(way: str, options: argparse.Namespace, folder: Path, module: str) -> dict[str, Any]:
+    result = folder / f"{way}.json"
+    result.unlink(missing_ok=True)
+    arguments = ["--child", way, "--library", options.library, "--folder", str(folder), "--module", module]
+    process = subprocess.Popen(
+        [sys.executable, __file__, *arguments],
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        return json.loads((folder / f"{how}.json").read_text())  # type: ignore[no-any-return]
-    except FileNotFoundError:
-        raise SystemExit(f"{how}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}") from None
+        process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if result.exists():
+        return json.loads(result.read_text())  # type: ignore[no-any-return]
+    return {"outcomes": {module: f"ended with {process.returncode}"}, "spans": [], "cpu_s": 0.0}
 
 
 def _child(options: argparse.Namespace) -> None:
-    """One run over the whole corpus."""
+    """One run inside this process."""
     import pytest
 
     folder: Path = options.folder
     corpus = folder / "corpus"
     outcomes = _Outcomes()
     begin_s = time.process_time()
-    kinds: dict[str, type[_Watch]] = {"plain": _Watch, "oracle": _Oracle, "sites": _Sites}
-    watch = kinds[options.child](folder, options.library)
-    sys.path.insert(0, str(corpus))
-    arguments = [
-        "-q",
-        "--assert=plain",
-        "--continue-on-collection-errors",
-        "-c",
-        os.devnull,
-        f"--rootdir={corpus}",
-    ]
+    watch = _watch(options.child, folder, options.library.split(","))
+    sys.path[0] = str(corpus)
+    arguments = ["-q", "--assert=plain", "--continue-on-collection-errors", "-c", os.devnull]
     plugins = ["no:randomly", "no:cacheprovider", "no:xdist", "no:cov", "no:warnings", "no:faulthandler"]
+    chosen = [f"--rootdir={corpus}", *(f"-p{one}" for one in plugins), str(corpus / options.module)]
+    os.chdir(corpus)
     watch.start()
-    pytest.main([*arguments, *(f"-p{one}" for one in plugins), str(corpus)], plugins=[outcomes])
+    pytest.main([*arguments, *chosen], plugins=[outcomes])
     spans = sorted(watch.stop())
     result = {"outcomes": outcomes.ended, "spans": spans, "cpu_s": time.process_time() - begin_s}
     (folder / f"{options.child}.json").write_text(json.dumps(result))
+
+
+def _watch(way: str, folder: Path, libraries: list[str]) -> _Watch:
+    if way == "oracle":
+        return _Profiled(folder, libraries)
+    return _Sites(folder, libraries) if way == "sites" else _Watch()
 
 
 class _Outcomes:
@@ -183,7 +203,6 @@ class _Outcomes:
 class _Watch:
     """Nobody: how the tests end by themselves."""
 
-    def __init__(self, folder: Path, library: str) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> set[Span]:
         return set()
@@ -192,15 +211,14 @@ class _Watch:
 class _Sites(_Watch):
     """The calls that were recorded, by the span of what is called."""
 
-    def __init__(self, folder: Path, library: str) -> None:
+    def __init__(self, folder: Path, libraries: list[str]) -> None:
         from joulemap.calls.loader import SiteLoader
         from joulemap.calls.runtime import CallMeter
 
-        self._raw = folder / "raw"
-        self._raw.mkdir()
-        self._meter = CallMeter(self._raw, [library], time.time_ns() - time.monotonic_ns(), print)
+        self._raw = Path(tempfile.mkdtemp(dir=folder))
+        self._meter = CallMeter(self._raw, libraries, time.time_ns() - time.monotonic_ns(), print)
         root = str(folder / "corpus")
-        self._loader = SiteLoader(self._meter.places, print, root=root, libraries=[library])
+        self._loader = SiteLoader(self._meter.places, print, root=root, libraries=libraries)
 
     def start(self) -> None:
         self._meter.start()
@@ -218,112 +236,44 @@ class _Sites(_Watch):
         return set(zip((Path(file).name for file in one.file), *spans, strict=True))
 
 
-class _Oracle(_Watch):
-    """What Python's profiler sees: the library's functions, and the instructions that called them."""
+class _Profiled(_Watch):
+    """The calls that Python's profiler saw."""
 
-    def __init__(self, folder: Path, library: str) -> None:
-        from joulemap.calls.names import packages_of
-
-        self._corpus = str(folder / "corpus")
-        self._packages = packages_of(library)
-        specs = [find_spec(one) for one in self._packages]
-        found = [one.submodule_search_locations for one in specs if one is not None]
-        self._roots = tuple(f"{places[0]}/" for places in found if places)
-        self._seen: set[tuple[CodeType, int]] = set()
-        self._in_c: set[int] = set()
+    def __init__(self, folder: Path, libraries: list[str]) -> None:
+        self._oracle = Oracle(str(folder / "corpus"), libraries, lambda file: Path(file).read_text())
 
     def start(self) -> None:
-        sys.setprofile(self._event)
-
-    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        caller = frame.f_back if event == "call" else frame
-        if caller is None or not caller.f_code.co_filename.startswith(self._corpus):
-            return
-        if event == "call" and id(caller) in self._in_c:
-            return  # called by a function of C, which is what the program called
-        if event in ("c_call", "c_return", "c_exception"):
-            (self._in_c.add if event == "c_call" else self._in_c.discard)(id(frame))
-        key = caller.f_code, caller.f_lasti
-        if key in self._seen or not self._is_librarys(frame, event, argument) or self._is_tracing():
-            return
-        self._seen.add(key)
-
-    def _is_librarys(self, frame: FrameType, event: str, argument: Any) -> bool:
-        if event == "call":
-            return frame.f_code.co_filename.startswith(self._roots)
-        if event != "c_call":
-            return False
-        owner = getattr(argument, "__self__", None)
-        module = getattr(argument, "__module__", None) or type(owner).__module__
-        return str(module).split(".")[0] in self._packages
-
-    def _is_tracing(self) -> bool:
-        """Sites are off inside a framework's trace, on purpose."""
-        from joulemap.calls.tracing import tracers
-
-        return any(tracing() for tracing in tracers())
+        self._oracle.start()
 
     def stop(self) -> set[Span]:
-        sys.setprofile(None)
-        nodes: dict[str, dict[tuple[int, ...], Span]] = {}
-        found = set()
-        for code, at in self._seen:
-            name = Path(code.co_filename).name
-            if name not in nodes:
-                nodes[name] = _calls_of(Path(code.co_filename))
-            instruction = next((one for one in dis.get_instructions(code) if one.offset == at), None)
-            if instruction is None or not instruction.opname.startswith(("CALL", "PRECALL")):
-                continue
-            places: Any = code
-            span = nodes[name].get(list(places.co_positions())[at // 2])
-            if span is not None:
-                found.add(span)
-        return found
-
-
-def _calls_of(path: Path) -> dict[tuple[int, ...], Span]:
-    """The call nodes of a file: where the compiler says they are, and the span of what they call. Of methods
-    over several lines it says another start."""
-    source = path.read_text()
-    lines = source.split("\n")
-    nodes: dict[tuple[int, ...], Span] = {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            callee = node.func
-            if isinstance(callee, ast.Name) and callee.id in dir(builtins):
-                continue  # str(e) is not the library's, whatever it calls
-            assert callee.end_lineno is not None
-            assert callee.end_col_offset is not None
-            start = len(lines[callee.lineno - 1].encode()[: callee.col_offset].decode()) + 1
-            end = len(lines[callee.end_lineno - 1].encode()[: callee.end_col_offset].decode()) + 1
-            span = (path.name, callee.lineno, start, callee.end_lineno, end)
-            nodes[_place(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)] = span
-            if isinstance(callee, ast.Attribute):
-                at = callee.end_col_offset - len(callee.attr.encode())
-                nodes[_place(callee.end_lineno, node.end_lineno, at, node.end_col_offset)] = span
-    return nodes
-
-
-def _place(*numbers: int | None) -> tuple[int, ...]:
-    return tuple(number or 0 for number in numbers)
+        return set(self._oracle.stop())
 
 
 def _report(library: str, files: dict[str, str], runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    real = {tuple(one) for one in runs["oracle"]["spans"]}
-    measured = {tuple(one) for one in runs["sites"]["spans"]}
     plain, sites = runs["plain"]["outcomes"], runs["sites"]["outcomes"]
-    differ = [one for one in sorted({*plain, *sites}) if plain.get(one) != sites.get(one)]
-    return {
+    again = runs.get("again", runs["plain"])["outcomes"]
+    fickle = {one for one in {*plain, *again} if plain.get(one) != again.get(one)}
+    differ = [one for one in sorted({*plain, *sites} - fickle) if plain.get(one) != sites.get(one)]
+    report: dict[str, Any] = {
         "library": library,
         "files": len(files),
         "tests": len(plain),
         "passed": sum(one == "passed" for one in plain.values()),
         "ended_differently": {one: [plain.get(one), sites.get(one)] for one in differ},
+        "differ_by_themselves": sorted(fickle),
+        "cpu_s": {how: round(run["cpu_s"], 1) for how, run in runs.items()},
+    }
+    return report if "oracle" not in runs else {**report, **_coverage(files, runs)}
+
+
+def _coverage(files: dict[str, str], runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    real = {tuple(one) for one in runs["oracle"]["spans"]}
+    measured = {tuple(one) for one in runs["sites"]["spans"]}
+    return {
         "call_nodes_of_the_library": len(real),
         "measured": len(real & measured),
         "coverage": len(real & measured) / max(len(real), 1),
         "missed": [f"{files[one[0]]}:{one[1]}:{one[2]}" for one in sorted(real - measured)][:40],
-        "cpu_s": {how: round(run["cpu_s"], 1) for how, run in runs.items()},
     }
 
 
