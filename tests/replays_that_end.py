@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ def main(plan, result):
         for key, _ in [*said["shares"], ["", 0.0]]:
             if key == "ends":
                 os._exit(1)
+            if key == "is interrupted":
+                os.kill(os.getpid(), signal.SIGTERM)
             begin_ns = time.time_ns()
             time.sleep(said["seconds"])
             line = {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "executions": 1}

@@ -213,8 +213,9 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert enough == [SQUARE.key, "", SQUARE.key, ""]
 
 
-def test_a_budget_buys_what_it_can_and_at_least_one() -> None:
+def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a second whenever it is looked at."""
+    monkeypatch.setattr("joulemap.frameworks.torch.replay.WARM_UP_S", 0.001)
     many = [replace(SQUARE, scalars=json.dumps([None, None, number])) for number in range(9)]
     plan = {**PLAN, "shares": [[one.key, 0.1] for one in many], "seconds": 0.001}
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from joulemap.accounting import Footprint, attribute
 from joulemap.calibrating import understood
-from joulemap.calibration.book import Book, Calibration, Shelf
+from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.weights import BY_TIME_RMS, weigh
@@ -227,6 +227,8 @@ def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monke
     ]
     assert [power.domain.device for power in powers]
     assert all(one.covered <= one.reaches for one in heard)
+    with pytest.raises(InputError, match="interrupted"):
+        replayed(replace(plan, shares={"good": 0.5, "is interrupted": 0.5}))
 
 
 def test_what_a_budget_has_bought_and_will():
@@ -242,6 +244,17 @@ def test_what_a_budget_has_bought_and_will():
     assert bought(plan, once) == Bought(0.5, 0.5, pytest.approx(4 / 14))
     twice = [*once, line("c", 11), line("", 13), line("a", 15), line("c", 17), line("", 19)]
     assert bought(plan, twice) == Bought(pytest.approx(0.6), pytest.approx(0.6), 1.0)
+
+
+def test_operations_are_told_in_words():
+    one = Operation("aten::addmm", "[[768], [4, 768], [], []]", "", "", "")
+    lists = Operation("_foreach_mul_", json.dumps([[[4, 8]] * 200, []]), "", "", "")
+    assert described([one, lists, Operation("inductor::triton_0 + triton_1", "[]", "", "", "")]) == [
+        "addmm [768], [4, 768]",
+        "_foreach_mul_ 200 tensors",
+        "triton_0 + triton_1",
+    ]
+    assert described([replace(one, shapes="odd")]) == ["addmm odd"]
 
 
 def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path):

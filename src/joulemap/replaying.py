@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.calibration.recorded import own_power
+from joulemap.errors import InputError
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
@@ -22,6 +23,7 @@ from joulemap.units import NS_PER_S
 _PROGRAM = "joulemap.frameworks.torch.replay"
 _LOOKS_EVERY_S = 0.25
 _ATTEMPTS = 4
+_ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOOK_DOWN = "PyTorch ended while it ran."
 _WAYS = ((2, 1.0), (2, 0.5), (1, 0.5))
 """How often to replay an operation, and how many seconds each time, for a counter that updates every 100 ms.
@@ -117,6 +119,8 @@ def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, A
             )
         if ran.problem is not None:
             raise ran.problem
+        if -ran.code in _ASKED_TO_END:
+            raise InputError("The replays were interrupted.", "What was known before is kept.")
         recording = Recording.open(path)
         return _lines(result), [own_power(recording, power) for power in recording.power()]
 

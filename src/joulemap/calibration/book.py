@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -139,7 +139,7 @@ class Book:
 
 def described(operations: Iterable[Operation]) -> list[str]:
     """Operations in words, for people: ``addmm [768], [4096, 768], [768, 3072]``."""
-    return [f"{one.op} {_shapes(one.shapes)}".strip() for one in operations]
+    return [f"{one.op.rpartition('::')[2]} {_shapes(one.shapes)}".strip() for one in operations]
 
 
 def _shapes(text: str) -> str:
@@ -147,4 +147,9 @@ def _shapes(text: str) -> str:
         shapes = json.loads(text)
     except ValueError:
         return text
-    return ", ".join(str(shape) for shape in shapes if shape)
+    return ", ".join(_shape(shape) for shape in shapes if shape)
+
+
+def _shape(shape: Sequence[Any]) -> str:
+    """A list of tensors may have hundreds."""
+    return f"{len(shape)} tensors" if isinstance(shape[0], list) else str(shape)

@@ -209,8 +209,6 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
     try:
         with nullcontext() if quiet else buying() as watching:
             calibrate(load(ran.path), budget_s, Book(), watching)
-    except OSError:
-        raise
     except JoulemapError as error:
         _complain(JoulemapError(f"Nothing is calibrated. {error.message}", error.hint))
         return "exact"
