@@ -61,6 +61,13 @@ def test_the_terminal_has_a_column_for_it(path):
     assert "by time:" not in run("show", path).stdout
 
 
+def test_what_is_too_short_for_the_meter_is_said_where_time_alone_shares_it_out(path):
+    said = "2 of 2 lines run for less than one update of the meter (100 ms) at a time"
+    assert said in run("show", path, "--by", "op").stdout
+    assert said not in run("show", path, "--by", "module").stdout
+    assert said not in run("show", path, "--by", "op", "--rule", "calibrated").stdout
+
+
 def test_a_comparison_shows_the_change_that_time_alone_sees(path, tmp_path):
     more = write_calibrated(tmp_path / "more.joulemap", factor=1.5)
     said = json.loads(run("compare", path, more, "--rule", "calibrated", "--depth", 2, "--json").stdout)

@@ -179,6 +179,20 @@ def test_what_one_traced_step_stands_for_has_no_interval(browser, tmp_path):
     assert browser.complaints == []
 
 
+def test_an_operation_too_short_for_the_meter_says_so(browser, tmp_path):
+    recording = load(write_calibrated(tmp_path / "run.joulemap"))
+    (tmp_path / "run.html").write_text(assemble([contents(recording, account(recording))]))
+    browser.open(tmp_path / "run.html")
+    for shown_as in (box("net/MatMul"), "#tensors li"):
+        browser.point(shown_as)
+        assert "less than one update of the meter (100 ms)" in browser.run(
+            "document.getElementById('tip').innerText"
+        )
+    browser.point('.block[data-path="net"]')
+    assert "less than one update" not in browser.run("document.getElementById('tip').innerText")
+    assert browser.complaints == []
+
+
 def test_what_calibration_changed_is_beside_it(browser, tmp_path):
     path = write_calibrated(tmp_path / "run.joulemap")
     more = write_calibrated(tmp_path / "more.joulemap", factor=1.5)
@@ -190,7 +204,9 @@ def test_what_calibration_changed_is_beside_it(browser, tmp_path):
     assert browser.run(f"{cells}[6].innerText") == "+28.6 %"
     browser.click("[role=tab]:nth-child(2)")
     browser.point(box("net/MatMul"))
-    assert "11.2 J (−65.0 %)" in browser.run("document.getElementById('tip').innerText")
+    tip = browser.run("document.getElementById('tip').innerText")
+    assert "11.2 J (−65.0 %)" in tip
+    assert "less than one update" not in tip
     first = browser.run("document.querySelector('#tensors tbody tr').innerText")
     assert first.split("\t")[::2] == ["net/MatMul", "11.2 J (−65.0 %)"]
     assert browser.complaints == []

@@ -178,6 +178,7 @@ def _footnotes(answer: Answer) -> list[str]:
         notes.append("by time: what the same energy would be, shared out by time alone (--rule exact).")
     if answer.question.by != "step":
         notes += _unsure(answer.lines)
+    notes += _mixed(answer)
     words = {line.provenance for line in answer.lines if not line.more}
     periods = [account.period_s for account in answer.footprint.accounts if account.period_s]
     update = f" (within one update, {fmt_seconds(max(periods))}, all get the same power)" if periods else ""
@@ -188,6 +189,24 @@ def _footnotes(answer: Answer) -> list[str]:
         "estimated": "estimated: not read off a meter, and rough: the level may be off by half.",
     }
     return notes + [meaning[word] for word in meaning if word in words]
+
+
+def _mixed(answer: Answer) -> list[str]:
+    """How many operations are too short for the meter, where they were shared out by time."""
+    periods = [one.period_s for one in answer.footprint.accounts if one.domain.provenance == "measured"]
+    if (
+        answer.question.by not in ("tensor", "op")
+        or answer.footprint.beside_j is not None
+        or not any(periods)
+    ):
+        return []
+    short = sum((line.calls or 0) * max(periods) > (line.active_s or 0) for line in answer.lines)
+    if not short:
+        return []
+    each = f"run for less than one update of the meter ({fmt_seconds(max(periods))}) at a time"
+    return [
+        f"{short} of {len(answer.lines)} lines {each}: neighbours' power is in them, and no ± holds that."
+    ]
 
 
 def _unsure(lines: Sequence[Line]) -> list[str]:

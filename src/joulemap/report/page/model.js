@@ -85,7 +85,7 @@ class Model {
       around = node === PROGRAM ? PROGRAM : this.parents[node];
     const share = (of) => percent(of ? row.energy_j / of : 0);
     const path = this.path(node).map(printable).join("/") || this.data.name;
-    return energyCard(path, row, [
+    const lines = [
       node === PROGRAM
         ? null
         : [
@@ -96,7 +96,8 @@ class Model {
       row.active_s > 0 ? ["mean power", quantity(row.energy_j / row.active_s, "W")] : null,
       ["active", duration(row.active_s)],
       ["executions", count(row.calls)],
-    ]);
+    ];
+    return energyCard(path, row, lines, this.isLayer(node) ? null : mixed(row, this.data.summary));
   }
 
   // Raw values, for tables and CSV.

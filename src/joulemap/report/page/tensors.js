@@ -17,8 +17,8 @@ function tensorsSection(data) {
     el(
       "div",
       { class: "columns" },
-      bars("By energy (STEF)", data.tensors.energy, energy, "stef.csv"),
-      bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv"),
+      bars("By energy (STEF)", data.tensors.energy, energy, "stef.csv", data.summary),
+      bars("By mean power (STPF)", data.tensors.power, power, "stpf.csv", data.summary),
     ),
     data.tensors.changed && changedTable(data.tensors.changed),
   );
@@ -41,10 +41,10 @@ function measured(row, seconds, unit) {
   return { value: row.energy_j / seconds, low: low_j / seconds, high: high_j / seconds, unit };
 }
 
-function bars(title, rows, measure, csvName) {
+function bars(title, rows, measure, csvName, summary) {
   const largest = Math.max(...rows.map((row) => measure(row).value), 1e-12);
   const reach = Math.min(Math.max(...rows.map((row) => measure(row).high), largest), 1.6 * largest);
-  const entries = rows.map((row) => bar(row, measure(row), largest, reach));
+  const entries = rows.map((row) => bar(row, measure(row), largest, reach, mixed(row, summary)));
   const list = rows.length ? walkable(el("ol", { class: "bars" }, entries)) : el("p", { class: "nothing" }, "None.");
   return el(
     "div",
@@ -67,16 +67,16 @@ function qualifiedName(name) {
   return el("span", { class: "qtn" }, el("span", {}, parts), el("b", {}, operation));
 }
 
-function bar(row, { value, low, high, unit }, largest, reach) {
+function bar(row, { value, low, high, unit }, largest, reach, note) {
   const amount = plusMinus(value, unit, Math.max(high - value, value - low));
-  const card = () =>
-    energyCard(row.name, row, [
-      ["mean power", quantity(row.energy_j / row.active_s, "W")],
-      ["active", duration(row.active_s)],
-      ["executions", count(row.calls)],
-      ["of all that was drawn", percent(row.share)],
-      ...Object.entries(row.phases).map(([phase, energy_j]) => [phase, quantity(energy_j, "J")]),
-    ]);
+  const lines = [
+    ["mean power", quantity(row.energy_j / row.active_s, "W")],
+    ["active", duration(row.active_s)],
+    ["executions", count(row.calls)],
+    ["of all that was drawn", percent(row.share)],
+    ...Object.entries(row.phases).map(([phase, energy_j]) => [phase, quantity(energy_j, "J")]),
+  ];
+  const card = () => energyCard(row.name, row, lines, note);
   return el(
     "li",
     { tip: card, "aria-label": `${printable(row.name)}, ${amount}` },

@@ -66,7 +66,7 @@ function followOrHide() {
 }
 
 // What every energy says about itself.
-function energyCard(title, row, more) {
+function energyCard(title, row, more, note) {
   return {
     title: printable(title),
     lines: [
@@ -77,8 +77,17 @@ function energyCard(title, row, more) {
       ...(more || []),
       ["provenance", `${row.provenance}: ${MEANING[row.provenance]}`],
     ],
-    note: unsure(row),
+    note: [unsure(row), note].filter(Boolean).join(" "),
   };
+}
+
+// What an operation is shared out by time with, in one update of the meter, is in its energy; null where it is
+// long enough, or not shared out by time.
+function mixed({ active_s, calls }, { rule, domains }) {
+  const periods = domains.filter((one) => one.provenance === "measured").map((one) => one.update_period_s);
+  const longest = Math.max(0, ...periods);
+  if (rule === "calibrated" || !calls || active_s >= calls * longest) return null;
+  return `It runs for less than one update of the meter (${duration(longest)}) at a time: its neighbours’ power is in it, and no interval holds that.`;
 }
 
 // Why an energy has no interval, or the meter's alone.
