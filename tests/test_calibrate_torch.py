@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ from joulemap.recording.info import save_info
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.launched import launcher  # noqa: E402
+from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
+from tests.torch_live import attached, session  # noqa: E402
 
 PROGRAM = """
 import torch
@@ -143,6 +145,23 @@ def test_lists_of_tensors_have_the_shapes_and_types_that_they_had(
     assert {one.partition(", ")[0] for one in older} == {one.partition(", ")[0] for one in seen}
     addmm = [Call.of(one).strides for one, name in older.items() if name == "aten::addmm"]
     assert [1, 32] in [strides[2] for strides in addmm]
+
+
+def test_an_optimizer_does_the_same_in_every_step(tmp_path: Path) -> None:
+    """Its factors change, which is no other operation; its lists are known as the recorder writes them."""
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with attached(tmp_path) as (adapter, _), session(adapter, tmp_path):
+        for _ in range(3):
+            model(torch.rand(2, 8)).sum().backward()
+            optimizer.step()
+    rows = [asdict(one) for one in read_raw(tmp_path).signatures]
+    for op in ("_foreach_addcdiv_", "_foreach_lerp_"):
+        here = [row for row in rows if row["op"] == op]
+        assert sum(row["calls"] for row in here) == 3
+        [one] = {Operation.of(row) for row in here}
+        assert json.loads(one.types)[0] == ["float", "float"]
+        assert problem(one.key) == ""
 
 
 def test_indices_stay_inside_of_what_they_point_into() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
+
+_RATE = 1e-3
+"""Stands for every factor of an optimizer: a learning rate, a decay, a step's correction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         framework="torch",
         notes=notes,
         signatures=tuple(
-            Signature(name, op, phase, *_unpacked(said), calls)
+            Signature(name, op, phase, *_unpacked(said, phase), calls)
             for (name, op, phase, said), calls in sorted(signatures.items())
         ),
         flags=next((session.said["flags"] for session in reversed(sessions) if "flags" in session.said), {}),
@@ -193,16 +197,20 @@ def _operations(events: EventTrace) -> dict[str, str]:
     return {events.name.words[code]: kind for code, kind in zip(used.tolist(), kinds, strict=True)}
 
 
-def _unpacked(signature: str) -> tuple[str, str, str, str]:
+def _unpacked(signature: str, phase: str) -> tuple[str, str, str, str]:
     """Shapes, strides, types and scalars, each as JSON."""
     shapes, strides, types, scalars = json.loads(signature)
-    rounded = json.dumps([_rounded(one) for one in scalars])
+    rounded = json.dumps([_rounded(one, phase == "optimizer") for one in scalars])
     return json.dumps(shapes), json.dumps(strides), json.dumps(types), rounded
 
 
-def _rounded(scalar: Any) -> Any:
-    """A factor that changes from step to step costs the same in each."""
-    return float(f"{scalar:.1g}") if isinstance(scalar, float) else scalar
+def _rounded(scalar: Any, coarse: bool) -> Any:
+    """A factor that changes from step to step costs the same in each, and so do all of an optimizer's."""
+    if isinstance(scalar, list):
+        return [_rounded(one, coarse) for one in scalar]
+    if not isinstance(scalar, float) or not math.isfinite(scalar):
+        return scalar
+    return math.copysign(_RATE, scalar) if coarse and scalar not in (0.0, 1.0) else float(f"{scalar:.1g}")
 
 
 def _has(labels: Labels, words: Sequence[str]) -> NDArray[np.bool_]:
