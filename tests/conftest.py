@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from .monitor_daemon import Daemon, open_folder
 from .monitor_meters import Feeder
 
 pytest.register_assert_rewrite("tests.same_programs")
+
+
+def pytest_configure() -> None:
+    """A background job of a shell ignores Ctrl-C, and so would all programs that the tests start from it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
