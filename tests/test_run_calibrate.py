@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from joulemap.commands import run as command_run
+from joulemap.commands.calibrate import buying
 from joulemap.errors import InputError
 from joulemap.recorder.run import Ran
+from joulemap.replaying import Bought
 
 
 def ran(folder: Path, text: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -66,3 +68,18 @@ def test_ranks_are_calibrated_by_themselves(monkeypatch: pytest.MonkeyPatch, tmp
     done = CliRunner().invoke(command_run.command, ["--calibrate", "x.py"])
     assert isinstance(done.exception, InputError)
     assert "one process" in done.exception.message
+
+
+def test_a_bar_says_what_the_budget_buys_where_it_is_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with buying() as quiet:
+        assert quiet is None
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with buying() as advance:
+        assert advance is not None
+        advance(Bought(covered=0.5, reaches=0.9, spent=0.25))
+    said = capsys.readouterr()
+    assert "50.0 % of busy time, 90.0 % in the end" in said.err
+    assert not said.out
