@@ -207,6 +207,16 @@ class Given(torch.nn.Module):
         return x * 2
 
 
+class Attends(torch.nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, x: Any) -> Any:
+        query = x.view(1, 1, 8, 4)
+        return torch.nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=self.dropout)
+
+
 def hooked() -> Any:
     module = torch.nn.Linear(4, 4)
     module.register_forward_hook(lambda *_: None)
@@ -221,6 +231,8 @@ def hooked() -> Any:
         (Given(), ([1, None],), ""),
         (torch.nn.Dropout(0.5).eval(), (), ""),
         (torch.nn.BatchNorm1d(4).eval(), (), ""),
+        (Attends(), (), ""),
+        (Attends(0.5), (), "random"),
         (torch.nn.Dropout(0.5), (), "random"),
         (torch.nn.BatchNorm1d(4), (), "writes into|statistics"),
         (Remembers(), (), "of its own"),
@@ -298,7 +310,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         experiment.end()
 
     step()
-    said = {"device": "cpu", "label": "train", "modules": []}
+    said = {"device": "cpu", "label": "train", "stop": False, "modules": []}
     named = enumerate(("mm", "mul_"))
     operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
     (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
@@ -323,6 +335,18 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert [said[0] for what, said in lines if what == "refused"] == [1]
     again = "train" + REPEATING
     assert heard.labels == ["train"] * 4 + [again, "test", again, "train", "train", "test"]
+
+
+def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, Heard(), lambda: 0)
+    said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
+    (tmp_path / TARGETS).write_text(json.dumps(said))
+    experiment.begin("train")
+    experiment.end()
+    (tmp_path / ORDERS).write_text(json.dumps({"stop": True}) + "\n")
+    with pytest.raises(KeyboardInterrupt):
+        experiment.begin("train")
+    experiment.stop()
 
 
 def test_an_experiment_that_fails_leaves_the_program_alone(tmp_path: Path) -> None:

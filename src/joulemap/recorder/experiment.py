@@ -53,7 +53,7 @@ class Experiment:
         self._counted = 0
         self._said: dict[int, str] = {}
         self._thread: int | None = None
-        self._over = False
+        self._over = self._stops = False
 
     def begin(self, label: str) -> None:
         inside = self._steps.is_open()
@@ -67,7 +67,12 @@ class Experiment:
     def end(self) -> None:
         if self._steps.is_open():
             self._depth -= 1
-            if not self._depth and self._start_ns is not None and self._label == self._of_step:
+            if (
+                not self._depth
+                and not self._over
+                and self._start_ns is not None
+                and self._of_step in ("", self._label)
+            ):
                 self._counted += 1
                 if self._target != PLAIN:
                     self._steps.rename(self._label + REPEATING)
@@ -96,8 +101,10 @@ class Experiment:
         self._journal.close()
 
     def leave(self) -> None:
-        """In a forked child: it is its parent's."""
-        self._repeats, self._start_ns = [], None
+        """In a forked child: it is its parent's, and nothing is repeated here."""
+        self._over = True
+        for one in self._repeats:
+            one.target, one.more = PLAIN, 0
         self._journal.leave()
 
     def _may_begin(self) -> bool:
@@ -114,6 +121,8 @@ class Experiment:
             self._over = True
             self._journal.put("problem", f"{type(error).__name__}: {error}")
             self.stop()
+            if self._stops:
+                signal.raise_signal(signal.SIGINT)
 
     def _border(self, label: str) -> None:
         """A step is about to begin. Another order holds from here, if there is one; and a step of another
@@ -121,7 +130,7 @@ class Experiment:
         if not self._repeats:
             self._install()
         self._say_refused()
-        if label != self._of_step:
+        if self._of_step and label != self._of_step:
             self._close()
             return
         if self._target != PLAIN and self._counted >= self._left:
@@ -148,7 +157,7 @@ class Experiment:
                 operations.setdefault(one["op"], {})[key] = one["target"]
         modules = {one["name"]: one["target"] for one in said["modules"]}
         self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
-        self._of_step = said["label"]
+        self._of_step, self._stops = said["label"], said["stop"]
         for repeater in self._repeats:
             repeater.install()
 

@@ -80,6 +80,8 @@ class Referee:
             self.problem = error.message
         except Exception as error:  # noqa: BLE001 - the program and its recording go on
             self.problem = f"{type(error).__name__}: {error}"
+        if self._wanted.stop and not self._over.is_set():
+            self._interrupt()
 
     def _run(self) -> None:
         while not self._sessions or self._since < AFTERWARDS:
@@ -111,6 +113,7 @@ class Referee:
         said = {
             "device": "cuda" if device.startswith("GPU") else "cpu",
             "label": self.label,
+            "stop": self._wanted.stop,
             "operations": [one.to_json() for one in self.targets if one.kind == "operation"],
             "modules": [one.to_json() for one in self.targets if one.kind == "module"],
         }
@@ -121,44 +124,48 @@ class Referee:
 
     def _order_all(self) -> None:
         """Until everything is known well enough, the time is up, or the program ends."""
-        turns, begun_s = Turns(self._wanted), time.monotonic()
+        turns, until_s = Turns(self._wanted), time.monotonic() + self._wanted.budget_s
         self.reached = "the program ended first"
-        while not self._over.wait(LOOK_S):
-            if time.monotonic() - begun_s > self._wanted.budget_s:
-                self.reached = "the budget is spent"
-                break
+        while self._is_level(until_s):
             power = self._power()
-            if not self._is_level(power):
-                continue
             target = turns.next(self._open(), partial(self._truth, power))
             if target is None:
-                self.reached = "all is known as well as was asked for"
-                break
+                known = "all is known as well as was asked for"
+                self.reached = known if self._open() else "nothing of it can be executed again"
+                return
             self._order(target, power)
             if not self._answered():
                 return
-        if self._wanted.stop:
-            self.stopped = True
-            self._write({"stop": True})
+
+    def _interrupt(self) -> None:
+        """End the program, now that enough is known, or nothing can be."""
+        if not self._told_ns:
+            self._tell("CPU")
+        self.stopped = True
+        self._write({"stop": True})
 
     def _open(self) -> list[Target]:
         return [one for one in self.targets if one.number not in self.refused]
 
-    def _is_level(self, power: PowerTrace) -> bool:
-        """Wait until the plain steps since the last block draw the same; not for ever."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            samples = gate.samples_w(self._plain_steps(), power)
-            if len(samples) >= gate.SAMPLES and gate.is_level(samples, self._levels_w(power), power).stable:
-                return True
-            late = time.monotonic() > deadline_s
-            if self._over.wait(LOOK_S) or (late and len(samples) < gate.SAMPLES):
+    def _is_level(self, until_s: float) -> bool:
+        """Wait until the plain steps since the last block draw the same; not for ever. False where the budget
+        is spent, though never before the first block, or the program has ended."""
+        since_s: float | None = None
+        while not self._over.wait(LOOK_S):
+            if self.blocks and time.monotonic() > until_s:
+                self.reached = "the budget is spent"
                 return False
-            if late:
-                self.restless += 1
-                return True
             self._listen()
             power = self._power()
+            samples = gate.samples_w(self._plain_steps(), power)
+            if len(samples) < gate.SAMPLES:
+                continue
+            since_s = time.monotonic() if since_s is None else since_s
+            level = gate.is_level(samples, self._levels_w(power), power).stable
+            if level or time.monotonic() - since_s > PATIENCE_S:
+                self.restless += not level
+                return True
+        return False
 
     def _plain_steps(self) -> list[gate.Step]:
         since_ns = max((one.end_ns for one in self.stretches if one.target != PLAIN), default=self._told_ns)

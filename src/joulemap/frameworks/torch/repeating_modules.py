@@ -182,7 +182,8 @@ class _Observer:
 
     def see(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
         schema = func._schema
-        given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
+        names = [one.name for one in schema.arguments]
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
         written = [
             given.get(one.name)
             for one in schema.arguments
@@ -190,7 +191,7 @@ class _Observer:
         ]
         if any(_storage(one) not in self._made for value in written for one in _tensors(value)):
             self.why = self.why or "it writes into a tensor that was there before"
-        random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in given
+        random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in names
         if random and given.get("train") is not False:
             self.why = self.why or "it draws random numbers"
         self.why = self.why or impure_call(schema, args, kwargs)
