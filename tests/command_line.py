@@ -1,9 +1,26 @@
 """joulemap as a user runs it: a real process, in a pipe or on a terminal."""
 
+import contextlib
+import io
 import os
 import pty
 import subprocess
 import sys
+
+from joulemap.cli import main
+
+
+def said(*arguments, check=0):
+    """What a command prints and complains of, in this process: for what need not be a process of its own."""
+    out = io.StringIO()
+    code = None
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            main([*map(str, arguments)])
+    except SystemExit as ended:
+        code = ended.code
+    assert (code or 0) == check, out.getvalue()
+    return out.getvalue()
 
 
 def joulemap(*arguments, check=0, columns=None, **env):

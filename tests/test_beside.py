@@ -12,7 +12,7 @@ from joulemap.exports.source import Asked, Source
 from joulemap.report.contents import contents
 
 from .calibrated_recordings import CALIBRATED_J, STEPS, TIME_BASED_J, write_calibrated
-from .command_line import joulemap as run
+from .command_line import said
 
 
 @pytest.fixture(name="path", scope="module")
@@ -52,36 +52,36 @@ def test_sums_of_rows_and_net_energy_keep_it(path, footprint):
 
 
 def test_the_terminal_has_a_column_for_it(path):
-    shown = run("show", path, "--rule", "calibrated", "--by", "op").stdout
+    shown = said("show", path, "--rule", "calibrated", "--by", "op")
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
     assert lines["op"].split()[1:4] == ["energy", "by", "time"]
     assert "11.2 J" in lines["MatMul"]
     assert "22.4 J" in next(line for line in shown.splitlines() if line.startswith("GPU:0 idle"))
     assert "shared out by time alone (--rule exact)" in shown
-    assert "by time:" not in run("show", path).stdout
+    assert "by time:" not in said("show", path)
 
 
 def test_what_is_too_short_for_the_meter_is_said_where_time_alone_shares_it_out(path):
-    said = "2 of 2 lines run for less than one update of the meter (100 ms) at a time"
-    assert said in run("show", path, "--by", "op").stdout
-    assert said not in run("show", path, "--by", "module").stdout
-    assert said not in run("show", path, "--by", "op", "--rule", "calibrated").stdout
+    note = "2 of 2 lines run for less than one update of the meter (100 ms) at a time"
+    assert note in said("show", path, "--by", "op")
+    assert note not in said("show", path, "--by", "module")
+    assert note not in said("show", path, "--by", "op", "--rule", "calibrated")
 
 
 def test_a_comparison_shows_the_change_that_time_alone_sees(path, tmp_path):
     more = write_calibrated(tmp_path / "more.joulemap", factor=1.5)
-    said = json.loads(run("compare", path, more, "--rule", "calibrated", "--depth", 2, "--json").stdout)
-    assert said["rule"] == "calibrated"
-    rows = {row["name"]: row for row in said["comparisons"][0]["rows"]}
+    content = json.loads(said("compare", path, more, "--rule", "calibrated", "--depth", 2, "--json"))
+    assert content["rule"] == "calibrated"
+    rows = {row["name"]: row for row in content["comparisons"][0]["rows"]}
     matmul = rows["net/MatMul"]
     assert (matmul["relative"], matmul["time_based_relative"]) == pytest.approx((0.5, 4 / 14))
     assert rows["net/Add"]["relative"] == pytest.approx(0.0, abs=1e-9)
     assert rows["net/Add"]["time_based_relative"] == pytest.approx(4 / 14)
-    shown = run("compare", path, more, "--rule", "calibrated").stdout
+    shown = said("compare", path, more, "--rule", "calibrated")
     assert "by time" in shown
     assert "+28.6 %" in shown
-    assert "by time |" in run("compare", path, more, "--rule", "calibrated", "--markdown").stdout
-    assert "by time" not in run("compare", path, more).stdout
+    assert "by time |" in said("compare", path, more, "--rule", "calibrated", "--markdown")
+    assert "by time" not in said("compare", path, more)
 
 
 def test_single_executions_are_charged_by_their_costs(path, tmp_path):
@@ -91,14 +91,14 @@ def test_single_executions_are_charged_by_their_costs(path, tmp_path):
     assert charged.time_based_j is not None
     assert dict(zip(names, charged.time_based_j, strict=True)) == each(TIME_BASED_J, 1)
     table, trace = tmp_path / "events.parquet", tmp_path / "trace.json"
-    run("export", path, "--to", "parquet", "--table", "events", "--rule", "calibrated", "-o", table)
+    said("export", path, "--to", "parquet", "--table", "events", "--rule", "calibrated", "-o", table)
     assert pq.read_table(table)["time_based_j"].to_numpy().sum() == pytest.approx(33.6)
-    run("export", path, "--to", "perfetto", "--rule", "calibrated", "-o", trace)
+    said("export", path, "--to", "perfetto", "--rule", "calibrated", "-o", trace)
     events = json.loads(trace.read_text())["traceEvents"]
     matmul = next(one for one in events if one["name"] == "net/MatMul")
     assert (matmul["args"]["energy_j"], matmul["args"]["time_based_j"]) == pytest.approx((8.0, 2.8))
-    refused = run("export", path, "--to", "perfetto", "--rule", "recency", "-o", tmp_path / "no", check=2)
-    assert "recency is for footprints" in refused.stderr
+    refused = said("export", path, "--to", "perfetto", "--rule", "recency", "-o", tmp_path / "no", check=2)
+    assert "recency is for footprints" in refused
 
 
 def test_pictures_tell_it_where_they_are_pointed_at(path, footprint):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .command_line import joulemap, on_a_terminal
+from .command_line import joulemap, on_a_terminal, said
 
 DATA = Path(__file__).parent / "data"
 
@@ -81,55 +81,52 @@ def test_json_adds_up_and_keeps_its_contract(recording):
 
 @pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step"])
 def test_every_view_adds_up_to_the_same(recording, by):
-    content = json.loads(joulemap("show", recording, "--by", by, "--json").stdout)
+    content = json.loads(said("show", recording, "--by", by, "--json"))
     total = content["attributed_j"] if by != "step" else None
     energies = sum(row["energy_j"] for row in content["rows"])
     if total is not None:
         assert energies == pytest.approx(total)
-    rows = list(csv.DictReader(io.StringIO(joulemap("show", recording, "--by", by, "--csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(said("show", recording, "--by", by, "--csv"))))
     assert sum(float(row["energy_j"]) for row in rows) == pytest.approx(energies)
-    assert joulemap("show", recording, "--by", by).stdout.splitlines()[2].startswith(by)
+    assert said("show", recording, "--by", by).splitlines()[2].startswith(by)
 
 
 def test_depth_top_and_summaries(recording):
-    rows = json.loads(joulemap("show", recording, "--depth", 1, "--json").stdout)["rows"]
+    rows = json.loads(said("show", recording, "--depth", 1, "--json"))["rows"]
     assert {row["name"] for row in rows} >= {"bert", "cls", "optimizer"}
-    summarised = joulemap("show", recording, "--summarised", "--depth", 4).stdout
+    summarised = said("show", recording, "--summarised", "--depth", 4)
     assert re.search(r"encoder/layer/\*", summarised)
-    named = json.loads(joulemap("show", recording, "--name", "*=transformer", "--json").stdout)["rows"]
+    named = json.loads(said("show", recording, "--name", "*=transformer", "--json"))["rows"]
     assert any("encoder/layer/transformer/" in row["name"] for row in named)
-    assert "No module matches" in joulemap("show", recording, "--name", "layer_?=x", check=2).stderr
-    top = joulemap("show", recording, "--by", "op", "--top", 3).stdout
+    assert "No module matches" in said("show", recording, "--name", "layer_?=x", check=2)
+    top = said("show", recording, "--by", "op", "--top", 3)
     assert len(re.findall(r"^\S+ +[\d.]+ ± ", top, re.MULTILINE)) >= 3
     assert re.search(r"^… \d+ more ", top, re.MULTILINE)
 
 
 def test_net_needs_a_baseline_and_says_how(recording):
-    net = json.loads(joulemap("show", recording, "--baseline", "GPU:0=100W", "--json").stdout)
-    gross = json.loads(joulemap("show", recording, "--json").stdout)
+    net = json.loads(said("show", recording, "--baseline", "GPU:0=100W", "--json"))
+    gross = json.loads(said("show", recording, "--json"))
     assert net["attributed_j"] < gross["attributed_j"]
     assert net["baseline_j"] > 0
-    assert "DOMAIN=" in joulemap("show", "--help").stdout
-    assert "--baseline GPU:0=WATTS" in joulemap("show", recording, "--net", check=2).stderr
-    assert "not a baseline" in joulemap("show", recording, "--baseline", "100W", check=2).stderr
+    assert "DOMAIN=" in said("show", "--help")
+    assert "--baseline GPU:0=WATTS" in said("show", recording, "--net", check=2)
+    assert "not a baseline" in said("show", recording, "--baseline", "100W", check=2)
 
 
 def test_both_rules_agree(recording):
-    exact = json.loads(joulemap("show", recording, "--depth", 1, "--json").stdout)
-    recency = json.loads(joulemap("show", recording, "--depth", 1, "--rule", "recency", "--json").stdout)
+    exact = json.loads(said("show", recording, "--depth", 1, "--json"))
+    recency = json.loads(said("show", recording, "--depth", 1, "--rule", "recency", "--json"))
     for one, other in zip(exact["rows"], recency["rows"], strict=True):
         assert one["energy_j"] == pytest.approx(other["energy_j"], rel=1e-9)
 
 
 def test_questions_that_make_no_sense_are_refused(recording):
-    assert "Choose one" in joulemap("show", recording, "--json", "--csv", check=2).stderr
-    assert "no domain 'GPU:9'" in joulemap("show", recording, "--baseline", "GPU:9=3W", check=2).stderr
-    assert (
-        "cannot be the idle baseline"
-        in joulemap("show", recording, "--baseline", "GPU:0=-5W", check=2).stderr
-    )
-    assert "--power" in joulemap("show", recording, "--by", "step", "--power", check=2).stderr
-    assert "No such option" in joulemap("show", recording, "--nonsense", check=2).stderr
+    assert "Choose one" in said("show", recording, "--json", "--csv", check=2)
+    assert "no domain 'GPU:9'" in said("show", recording, "--baseline", "GPU:9=3W", check=2)
+    assert "cannot be the idle baseline" in said("show", recording, "--baseline", "GPU:0=-5W", check=2)
+    assert "--power" in said("show", recording, "--by", "step", "--power", check=2)
+    assert "No such option" in said("show", recording, "--nonsense", check=2)
 
 
 @pytest.fixture(name="odd", scope="module")

@@ -13,7 +13,7 @@ from joulemap.report.contents import contents
 from joulemap.views.question import Question
 from joulemap.views.show import answer, to_json
 
-from .command_line import joulemap as run
+from .command_line import said
 from .report_recordings import write_partly_traced
 
 KNOWN = {"net/MatMul": True, "net/Rare": False, "(start-up)": True}
@@ -43,7 +43,7 @@ def test_a_sum_with_a_known_spread_has_an_interval(footprint):
 
 
 def test_the_terminal_prints_it_and_says_why(recording):
-    shown = run("show", recording.path, "--by", "tensor").stdout
+    shown = said("show", recording.path, "--by", "tensor")
     lines = {line.split()[0]: line for line in shown.splitlines() if line and not line.startswith(" ")}
     assert {name: "±" in lines[name] for name in KNOWN} == KNOWN
     assert "1 of 3 lines have no ±: one traced step stands" in shown

@@ -49,7 +49,13 @@ function modulesTable(recordings) {
     const cell = ({ name, found }) => (found[at] ? scaled(name, found[at]) : "");
     return [printable(heading), cell, true];
   });
-  return table("The outermost modules", [["module", ({ name }) => printable(name)], ...columns], rows);
+  const shown = table("The outermost modules", [["module", ({ name }) => printable(name)], ...columns], rows);
+  const energy = (found, data, at) => [`${data.name} energy_j`, found[at] ? found[at].energy_j : null];
+  const record = ({ name, found }) => ({
+    name,
+    ...Object.fromEntries(recordings.map((data, at) => energy(found, data, at))),
+  });
+  return withCsv(shown, "modules.csv", () => rows.map(record));
 }
 
 // The largest twenty by name, each with its row in every recording that has it.
