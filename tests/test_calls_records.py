@@ -44,6 +44,25 @@ def test_whatever_way_the_library_is_reached_it_is_found(project):
     )
 
 
+def test_functions_that_look_alike_are_told_apart(project):
+    """Cached functions are all of one class, and so are the methods of classes that are written in C."""
+    program(project, "import functools\n@functools.lru_cache\ndef cached(x): return x", "memory.py")
+    program(
+        project,
+        """
+        import functools, memory, numpy as np
+        @functools.lru_cache
+        def own(x): return x
+        x = np.ones(3)
+        print(own(1), memory.cached(1), own(2), str.upper("a"), np.ndarray.sum(x), str.lower("A"))
+        print([1].__len__(), x.__len__(), {}.__len__())
+    """,
+    )
+    calls = same(project, "program.py", calls="memory,numpy")
+    assert texts(calls) == ["np.ones", "memory.cached", "np.ndarray.sum", "x.__len__"]
+    assert list(calls.api) == ["numpy.ones", "memory.cached", "numpy.ndarray.sum", "numpy.ndarray.__len__"]
+
+
 def test_calls_know_what_they_are_in_and_where_they_are(project):
     program(
         project,

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from joulemap.calls.names import Names, packages_of
-from joulemap.calls.owner import Owner
+from joulemap.calls.owner import Owner, is_known_by_class
 from joulemap.calls.store import Store
 
 _FRAMES = frozenset(("_getframe", "currentframe"))
@@ -23,7 +23,7 @@ _Key = int | tuple[int, int | str]
 
 @dataclass(slots=True)
 class Api:
-    """Something of the library: the number of its name, and what is called instead of it, by site."""
+    """A name of the library: its number, and what is called instead of what has it, by site."""
 
     number: int
     places: dict[int, Callable[..., Any]] = field(default_factory=dict)
@@ -37,6 +37,7 @@ class Apis:
         self._names = Names(libraries)
         self._store = store
         self.known: dict[_Key, Api | None] = {}
+        self._named: dict[int, Api] = {}
         self._alive: dict[_Key, tuple[weakref.ref[Any], ...]] = {}
 
     def of(self, callee: Any) -> Api | None:
@@ -53,7 +54,7 @@ class Apis:
             owner = callee.__self__
             plain = owner is None or type(owner) is ModuleType
             key = id(callee) if plain else (id(type(owner)), callee.__name__)
-        elif id(callee) in self.known or issubclass(kind, type):
+        elif id(callee) in self.known or issubclass(kind, type) or not is_known_by_class(kind):
             key = id(callee)
         else:
             key = (id(kind), "__call__")
@@ -65,7 +66,8 @@ class Apis:
     def _ask(self, callee: Any, key: _Key) -> Api | None:
         api = None
         if self.owner.owns(callee) and not _looks_at_frames(callee):
-            api = Api(self._store.word("api", self._names.of(callee)))
+            number = self._store.word("api", self._names.of(callee))
+            api = self._named.setdefault(number, Api(number))
         if self._names.is_public(callee):  # it lives as long as we do
             self.known[id(callee)] = api
         else:
@@ -100,7 +102,7 @@ def _lasting(callee: Any) -> tuple[Any, ...]:
     kind = type(callee)
     if kind is MethodType:
         return callee.__func__, type(callee.__self__)
-    if kind is FunctionType or issubclass(kind, type):
+    if kind is FunctionType or issubclass(kind, type) or not is_known_by_class(kind):
         return (callee,)
     if kind is BuiltinFunctionType:
         plain = callee.__self__ is None or type(callee.__self__) is ModuleType

@@ -9,7 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from joulemap.calls.owner import bases, is_module
@@ -31,6 +40,9 @@ _MADE_BY = {
 
 _IMPLEMENTATION = frozenset(("python", "src"))
 """Where TensorFlow and Keras keep what their public modules only name."""
+
+_DESCRIBED = (MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
+"""Methods of classes that are written in C, which name their class."""
 
 _DEEPEST = 6
 _MOST_LAYERS = 16
@@ -78,6 +90,8 @@ class Names:
             if owner is None or is_module(owner):
                 return ""
             return self._member(owner if issubclass(type(owner), type) else type(owner), callee.__name__)
+        if kind in _DESCRIBED:
+            return self._member(callee.__objclass__, callee.__name__)
         return _MADE_BY.get(_full_name(kind), "") or self._member(kind, "__call__")
 
     def _class(self, cls: type) -> str:
@@ -224,6 +238,8 @@ def _written(callee: Any) -> str:
         return _written(callee.__func__)
     if kind is BuiltinFunctionType or issubclass(kind, type):
         return _full_name(callee)
+    if kind in _DESCRIBED:
+        return f"{_full_name(callee.__objclass__)}.{callee.__name__}"
     return f"{_full_name(kind)}.__call__"
 
 

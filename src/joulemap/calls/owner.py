@@ -71,7 +71,7 @@ class Owner:
         if kind in _DESCRIPTORS:
             return self._is_inside(_module_of(callee.__objclass__))
         if kind.__name__ in _FUNCTION_LIKE:
-            return self._is_inside(callee.__module__)
+            return self._remembered(callee, lambda one: self._is_inside(one.__module__))
         return self._remembered(kind, self._class) and self._defines(kind, "__call__")
 
     def _is_inside(self, module: object) -> bool:
@@ -120,6 +120,13 @@ class Owner:
     def _forget(self, key: int) -> None:
         self.known.pop(key, None)
         self._alive.pop(key, None)
+
+
+def is_known_by_class(kind: type) -> bool:
+    """Whether all objects of a class are the library's or none, when they are called: not so where the
+    class is only one of functions."""
+    functions = (*_DESCRIPTORS, MethodWrapperType)
+    return kind not in functions and kind.__name__ not in _FUNCTION_LIKE
 
 
 def bases(cls: type) -> tuple[type, ...]:

@@ -78,6 +78,8 @@ def site(number: int | Spot, callee: Any) -> Any:
             ours = _answer(id(callee))
         else:
             ours = _answer(id(kind))
+            if ours is None:
+                ours = _answer(id(callee))
         if ours is False or _meter is None:
             return callee
         return _meter.between(number, callee)

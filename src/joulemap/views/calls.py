@@ -258,11 +258,14 @@ def _notes(runs: Sequence[Run]) -> list[str]:
         notes.append("Net is not known: give --baseline DOMAIN=WATTS, or run joulemap calibrate --idle.")
     late = sum(int((run.calls.gate_outcome.codes == 2).sum()) for run in runs)
     if late:
-        them = "1 call" if late == 1 else f"{late} calls"
-        notes.append(f"{them} ran although the machine was not calm in time.")
+        notes.append(f"{_counted(late, 'call')} ran although the machine was not calm in time.")
     if any(domain.domain.provenance == "estimated" for domain in domains):
         notes.append("estimated: not read off a meter, and rough: the level may be off by half.")
     return notes
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
 def facts(run: Run) -> list[str]:
@@ -270,6 +273,6 @@ def facts(run: Run) -> list[str]:
     calls = run.calls
     length_ns = int(calls.end_ns.max() - calls.start_ns.min()) if len(calls) else 0
     return [
-        f"{len(calls):,} calls at {len(set(calls.site.tolist())):,} sites",
+        f"{_counted(len(calls), 'call')} at {_counted(len(set(calls.site.tolist())), 'site')}",
         f"{fmt_seconds(length_ns / NS_PER_S)} from the first to the last" if len(calls) else "none",
     ]
