@@ -13,6 +13,7 @@ from joulemap.frameworks.jax.adapter import JaxAdapter
 from joulemap.frameworks.jax.profiler import Profiler
 from joulemap.frameworks.jax.raw import read_raw
 from tests.jax_live import attached, session
+from tests.tensorflow_live import Heard
 
 jax = pytest.importorskip("jax", reason="needs JAX")
 jnp = jax.numpy
@@ -107,6 +108,22 @@ def test_an_adapter_that_is_not_attached_is_busy(tmp_path: Path) -> None:
         adapter.start(tmp_path)
     with pytest.raises(TracerBusy):
         adapter.stop()
+
+
+def test_a_jax_that_is_too_old_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import api
+
+    hook = api._post_hook_state
+    monkeypatch.setattr("jax.__version_info__", (0, 6, 2))
+    adapter = JaxAdapter(tmp_path)
+    for module in adapter.watches:
+        adapter.attach(module, Heard())
+    with pytest.raises(TooEarly):
+        adapter.start(tmp_path)
+    assert api._post_hook_state is hook
+    adapter.detach()
+    assert len(adapter.problems) == 1
+    assert "too old" in adapter.problems[0]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from joulemap.frameworks.adapter import TooEarly
 from joulemap.frameworks.hooked import HookedAdapter
 from joulemap.frameworks.jax.calls import Calls
 from joulemap.frameworks.jax.nnx import ModuleScopes
 from joulemap.frameworks.jax.profiler import Profiler, wait_for
 from joulemap.frameworks.jax.steps import StepFinder
 from joulemap.frameworks.watch import Watch
+
+OLDEST = (0, 8, 1)
+"""The oldest JAX that it was tested with."""
+_UPDATE = f"The program is metered; {'.'.join(map(str, OLDEST))} and later are traced."
 
 
 class JaxAdapter(HookedAdapter):
@@ -29,12 +34,28 @@ class JaxAdapter(HookedAdapter):
         """How long the last ``start`` waited for what the program had called before."""
         return 0.0 if self._profiler is None else self._profiler.waited_s
 
+    def start(self, folder: Path) -> None:
+        """Open a profiler session; never of a JAX that is too old, which has been said once."""
+        if not self._watch.on:
+            raise TooEarly("This JAX is too old.", _UPDATE)
+        super().start(folder)
+
     def _hook(self, module: str) -> None:
-        if module == "jax":
+        if self._is_too_old():
+            self._watch.on = False
+        elif module == "jax":
             self._profiler = self._watch.attempt(Profiler, self._watch, self._patches)
             self._calls.hook(self._patches)
         else:
             self._watch.attempt(ModuleScopes(self._watch, self._patches).hook)
+
+    def _is_too_old(self) -> bool:
+        import jax
+
+        if jax.__version_info__ >= OLDEST:
+            return False
+        self._watch.note(f"JAX {jax.__version__} is too old for its steps and operations. {_UPDATE}")
+        return True
 
     def _unhook(self) -> None:
         self._calls.unhook()
