@@ -23,6 +23,7 @@ from joulemap.calibration.weights import BY_TIME_RMS, weigh
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
+from joulemap.recorder.host import gpu_driver
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.replaying import Bought, Replays, affordable, bought, replayed, way
 from joulemap.traces import EventTrace, PowerTrace
@@ -244,6 +245,13 @@ def test_what_a_budget_has_bought_and_will():
     assert bought(plan, once) == Bought(0.5, 0.5, pytest.approx(4 / 14))
     twice = [*once, line("c", 11), line("", 13), line("a", 15), line("c", 17), line("", 19)]
     assert bought(plan, twice) == Bought(pytest.approx(0.6), pytest.approx(0.6), 1.0)
+
+
+def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
+    assert gpu_driver(tmp_path) == ""
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia" / "version").write_text("580.95.05\n")
+    assert gpu_driver(tmp_path) == "nvidia 580.95.05"
 
 
 def test_operations_are_told_in_words():
