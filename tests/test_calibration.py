@@ -19,7 +19,8 @@ from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
-from joulemap.calibration.weights import BY_TIME_RMS, weigh
+from joulemap.calibration.recorded import Calibrated
+from joulemap.calibration.weights import BY_TIME_RMS, Weights, weigh
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
@@ -252,6 +253,19 @@ def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "version").write_text("580.95.05\n")
     assert gpu_driver(tmp_path) == "nvidia 580.95.05"
+
+
+def test_a_closure_that_is_off_is_said_with_its_likely_cause():
+    def notes(covered: float, closure: float | None) -> str:
+        weights = Weights(np.zeros(0), np.zeros(0), covered, 1.0, 1.0)
+        return " ".join(Calibrated(weights, Calibration("GPU:0", 1.0, {}), closure).notes())
+
+    assert "80.0 % of the busy time of GPU:0 is calibrated" in notes(0.8, None)
+    assert "Closure" not in notes(0.8, None)
+    assert "97.0 % of what was measured" in notes(0.8, 0.97)
+    assert "should" not in notes(0.8, 0.97)
+    assert "power cap" in notes(0.8, 1.2)
+    assert "--budget" in notes(0.2, 0.7)
 
 
 def test_operations_are_told_in_words():

@@ -20,6 +20,8 @@ from joulemap.units import NS_PER_S, fmt_share
 CALIBRATION, SIGNATURES = "calibration", "signatures"
 _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
+_MUCH = 0.5
+"""Where less of the busy time is calibrated, the sum is mostly guessed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +42,16 @@ class Calibrated:
             return said
         said.append(f"Closure: costs and waiting add up to {fmt_share(self.closure)} of what was measured.")
         if not _SOUND[0] <= self.closure <= _SOUND[1]:
-            said.append(
-                "They should add up to 90 to 110 %. Was the device at its power cap, at other clocks or used "
-                "by another process, in the recording or while it was calibrated?"
-            )
+            said.append(f"They should add up to 90 to 110 %. {self._likely_cause()}")
         return said
+
+    def _likely_cause(self) -> str:
+        if self.weights.covered < _MUCH:
+            return "Little is calibrated: a longer --budget replays more operations."
+        return (
+            "Was the device at its power cap, at other clocks or used by another process, in the recording or "
+            "while it was calibrated?"
+        )
 
 
 def calibrated(recording: Recording) -> Calibrated:
