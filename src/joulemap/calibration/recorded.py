@@ -49,8 +49,8 @@ class Calibrated:
         if self.weights.covered < _MUCH:
             return "Little is calibrated: a longer --budget replays more operations."
         return (
-            "Was the device at its power cap, at other clocks or used by another process, in the recording or "
-            "while it was calibrated?"
+            "Was the device at its power cap, at other clocks or used by another process, in the recording "
+            "or while it was calibrated?"
         )
 
 
