@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -288,6 +289,19 @@ def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_p
     assert sum(map(size_of, rotated.copies)) <= max(SHARE * free_bytes(torch.device("cpu")), size_of(first))
     used = {id(rotated.copies[0]) for _ in range(2 * len(rotated.copies)) if rotated._once() is None}
     assert len(used) == len(rotated.copies)
+
+
+@torch.library.custom_op("joulemap_tests::slow", mutates_args=())
+def slow(x: torch.Tensor) -> torch.Tensor:
+    """An operation that takes longer than it does anything."""
+    time.sleep(0.2)
+    return x.clone()
+
+
+def test_no_time_is_lost_with_operands_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulemap.frameworks.torch.replay.copies", lambda *_: MOST)
+    one = Operation("joulemap_tests::slow", "[[4]]", "[[1]]", '["float"]', "[null]")
+    assert 1 <= len(Replayer(Call.of(one.key), torch.device("cpu")).copies) < 10
 
 
 @torch.library.custom_op("joulemap_tests::speechless", mutates_args=())

@@ -24,6 +24,8 @@ from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
 from joulemap.frameworks.torch.rotation import copies
 
 WARM_UP_S = 0.1
+MAKING_S = 0.5
+"""So long are operands made for one operation: each set is tried, and one that takes long needs no turns."""
 AT_ONCE_S = 0.2
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
 IN_A_GRAPH = 200
@@ -51,8 +53,13 @@ class Replayer:
         """The operation with as many operands as it takes to leave the cache, within bounds."""
         generated = call.op.startswith(PREFIX)
         made = launcher(call) if generated else partial(rebuilt, call, self._device)
-        first = made()
-        return [first, *(made() for _ in range(copies(first, self._device) - 1))]
+        until_s = time.monotonic() + MAKING_S
+        found = [made()]
+        for _ in range(copies(found[0], self._device) - 1):
+            if time.monotonic() > until_s:
+                break
+            found.append(made())
+        return found
 
     def _capture(self) -> None:
         """Into a CUDA graph; one that cannot be captured is launched from Python."""
