@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -54,4 +55,20 @@ def on_a_terminal(*arguments, columns):
             break
         out += chunk
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return out.decode().replace("\r\n", "\n")
+    return left_on_screen(out.decode().replace("\r\n", "\n"))
+
+
+def left_on_screen(text):
+    """What is there when the command has ended, with its colours: where work takes long, and that depends on
+    the machine, a progress bar was there before and has gone."""
+    lines = [""]
+    for part in re.split(r"(\x1b\[[0-9;?]*[A-Zhl]|\n|\r)", text):
+        if part == "\n":
+            lines.append("")
+        elif part == "\x1b[1A":
+            lines.pop()
+        elif part == "\x1b[2K":
+            lines[-1] = ""
+        elif not re.fullmatch(r"\x1b\[\?25[hl]|\r", part):
+            lines[-1] += part
+    return "\n".join(lines)

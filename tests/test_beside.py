@@ -7,6 +7,7 @@ import pytest
 
 import joulemap
 from joulemap.accounting.diagram import energy_distribution
+from joulemap.accounting.watching import watched
 from joulemap.exports.graph import dot
 from joulemap.exports.source import Asked, Source
 from joulemap.report.contents import contents
@@ -41,6 +42,14 @@ def test_a_calibrated_footprint_knows_what_time_alone_gives(path, footprint):
     by_time = joulemap.account(path)
     assert column(by_time, "time_based_j") == column(by_time, "energy_j") == each(TIME_BASED_J)
     assert by_time.tree().children[0].time_based_j is None
+
+
+def test_the_progress_of_two_accountings_is_that_of_one(path):
+    told = []
+    with watched(told.append):
+        joulemap.account(path, "calibrated")
+    assert told == sorted(told)
+    assert told[0] <= 0.5 < told[-1] <= 1.0
 
 
 def test_sums_of_rows_and_net_energy_keep_it(path, footprint):

@@ -218,7 +218,16 @@ def test_what_drew_nothing_has_no_relative_change():
 
 
 def test_what_has_become_many_times_as_much_is_a_factor():
-    changes = {None: "–", -0.5: "-50.0 %", 0.048: "+4.8 %", 8.99: "+899 %", 9.0: "×10", 20948.09: "×20,900"}
+    changes = {
+        None: "–",
+        0.0: "0.0 %",
+        -1e-5: "0.0 %",
+        -0.5: "-50.0 %",
+        0.048: "+4.8 %",
+        8.99: "+899 %",
+        9.0: "×10",
+        20948.09: "×20,900",
+    }
     assert {one: percent(one) for one in changes} == changes
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from joulemap.accounting.watching import part, tell, watched
 
-from .command_line import on_a_terminal
+from .calibrated_recordings import write_calibrated
+from .command_line import left_on_screen, on_a_terminal
 from .variants import write_variant
 
 H200 = Path(__file__).parents[1] / "src" / "joulemap" / "data" / "bert-h200.joulemap"
@@ -67,8 +68,20 @@ def test_shares_are_coloured_where_people_look():
 def test_a_comparison_fits_its_terminal(pair, columns):
     shown = COLOUR.sub("", on_a_terminal("compare", *pair, columns=columns))
     assert max(map(len, shown.splitlines())) <= columns
-    assert "layer_1" in shown
-    assert "more" in shown
+    row = next(line for line in shown.splitlines() if "layer_1" in line)
+    assert "more" in row
+    assert not re.search(r"[\d%]…", shown), "a number that is cut short"
+    assert (" … " in row) == (columns > 60), "the interval of the change, where there is room"
+
+
+def test_calibrated_beside_time_based_fits_too(tmp_path):
+    pair = [write_calibrated(tmp_path / f"{one}.joulemap", factor=one) for one in (1, 3)]
+    for command, columns in (("compare", 80), ("show", 60)):
+        given = pair if command == "compare" else pair[:1]
+        shown = COLOUR.sub("", on_a_terminal(command, *given, "--rule", "calibrated", columns=columns))
+        assert max(map(len, shown.splitlines())) <= columns
+        assert " by time" in shown
+        assert not re.search(r"[\d%]…", shown)
 
 
 def test_verdicts_have_colours(pair):
@@ -100,6 +113,14 @@ def test_nothing_of_it_is_in_a_pipe(pair):
         )
         assert done.stderr == ""
         assert "\x1b" not in done.stdout
+
+
+def test_a_bar_that_has_gone_leaves_nothing():
+    shown = watched_on_a_terminal("show", H200, "--depth", 1).replace("\r\n", "\n")
+    assert "━" in shown
+    left = left_on_screen(shown)
+    assert left.startswith("\x1b[1mbert-h200.joulemap")
+    assert not re.search(r"━|\x1b\[[^m]*[A-Zhl]", left)
 
 
 def test_an_accounting_says_how_far_it_is():

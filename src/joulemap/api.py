@@ -10,6 +10,7 @@ from typing import Any
 
 from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.accounting.fusions import left_whole
+from joulemap.accounting.watching import watched
 from joulemap.errors import InputError
 from joulemap.program import Fusion
 from joulemap.recorder.recover import recovered
@@ -60,7 +61,8 @@ def _weights(recording: Recording) -> tuple[dict[str, Any], list[str]]:
     """What calibration adds to the accounting, and what there is to say about it."""
     from joulemap.calibration.recorded import calibrated
 
-    found = calibrated(recording)
+    with watched(None):  # it is no part of what is told of the accounting
+        found = calibrated(recording)
     weights = {
         "weights": found.weights.watts,
         "idle_weight": {found.calibration.device: found.calibration.idle_w},

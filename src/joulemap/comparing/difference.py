@@ -10,6 +10,7 @@ most 5 %, however its rows depend on each other; and they do, since modules nest
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +52,9 @@ class Difference:
 
     @property
     def difference_j(self) -> float:
-        return self.variant_j - self.base_j
+        """What is left of rounding is no difference."""
+        same = math.isclose(self.variant_j, self.base_j, rel_tol=1e-12)
+        return 0.0 if same else self.variant_j - self.base_j
 
     @property
     def relative(self) -> float | None:

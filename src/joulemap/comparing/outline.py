@@ -65,7 +65,10 @@ def percent(value: float | None) -> str:
     """``+4.8 %``, or ``×12.3`` from ten times as much on; a dash where there is nothing to be a part of."""
     if value is None:
         return "–"
-    return f"×{_three_digits(1 + value)}" if value >= 9 else f"{'+' if value > 0 else ''}{fmt_share(value)}"
+    if value >= 9:
+        return f"×{_three_digits(1 + value)}"
+    text = fmt_share(abs(value))
+    return text if text == fmt_share(0.0) else f"{'+' if value > 0 else '-'}{text}"
 
 
 def _three_digits(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,12 +13,12 @@ from joulemap.comparing.difference import Difference
 from joulemap.comparing.outline import change, difference, outline, percent
 from joulemap.comparing.similarity import Matrix, Similarity
 from joulemap.units import fmt
-from joulemap.views.table import printable
+from joulemap.views.table import Column, laid_out, needed_width, printable
 
 _STYLES = {"more": "bold red", "less": "bold green", "no difference seen": "dim", "cannot tell": "yellow"}
 _BY_TIME = " By time: the change that sharing by time alone sees (--rule exact)."
 _MOST_UNMATCHED = 8
-_NARROW, _WIDE = 80, 100
+_WIDE, _NAME, _LONGEST, _GAP = 100, 18, 16, 2
 
 
 def render(report: Report, console: Console) -> None:
@@ -63,26 +63,43 @@ def _comparison(one: Comparison, report: Report, console: Console) -> None:
 
 
 def _rows(one: Comparison, report: Report, console: Console) -> Table:
+    """As much as there is room for: the means, the interval of the change, or the change alone."""
+    entries = outline(one.rows, report.question.by == "module")
+    names = [
+        Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
+        for entry in entries
+    ]
+    rows = [entry.row for entry in entries]
+    by_time: list[Column] = [("by time", [percent(row.time_based_relative) for row in rows])]
+    told = [*_told(rows, change), *(by_time if report.rule == "calibrated" else [])]
     width = console.width if console.is_terminal else _WIDE
-    wide, shown = width >= _WIDE, change if width >= _NARROW else _percent_alone
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(report.question.by, no_wrap=True, overflow="ellipsis", ratio=1)
-    for header in (one.base.label, one.variant.label) if wide else ():
-        table.add_column(printable(header), justify="right", no_wrap=True, overflow="ellipsis", max_width=16)
-    table.add_column("difference", justify="right", no_wrap=True)
-    table.add_column("change", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    with_times = report.rule == "calibrated"
-    if with_times:
-        table.add_column("by time", justify="right", no_wrap=True)
-    for entry in outline(one.rows, report.question.by == "module"):
-        row = entry.row
-        name = Text("  " * entry.depth + printable(entry.label), style="" if entry.depth else "bold")
-        means = (fmt(row.base_j, "J"), fmt(row.variant_j, "J")) if wide else ()
-        verdict = Text(row.verdict, style=_STYLES[row.verdict])
-        times = (percent(row.time_based_relative),) if with_times else ()
-        table.add_row(name, *means, difference(row), shown(row), verdict, *times)
-    return table
+    for columns in ([*_means(one, rows), *told], told):
+        if sum(map(needed_width, columns)) + _GAP * len(columns) + _NAME <= width:
+            break
+    else:
+        columns = [*_told(rows, _percent_alone), *(by_time if report.rule == "calibrated" else [])]
+    people = width if console.is_terminal else None
+    return laid_out(report.question.by, names, columns, people, left=("verdict",), gap=_GAP)
+
+
+def _means(one: Comparison, rows: Sequence[Difference]) -> list[Column]:
+    return [
+        (_heading(one.base.label), [fmt(row.base_j, "J") for row in rows]),
+        (_heading(one.variant.label), [fmt(row.variant_j, "J") for row in rows]),
+    ]
+
+
+def _told(rows: Sequence[Difference], changed: Callable[[Difference], str]) -> list[Column]:
+    return [
+        ("difference", [difference(row) for row in rows]),
+        ("change", [changed(row) for row in rows]),
+        ("verdict", [Text(row.verdict, style=_STYLES[row.verdict]) for row in rows]),
+    ]
+
+
+def _heading(label: str) -> str:
+    text = printable(label)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _percent_alone(row: Difference) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from joulemap.accounting import Footprint, Rule
 from joulemap.accounting.charges import EventEnergy, energy_of_events
 from joulemap.accounting.summarise import summarised_names
+from joulemap.accounting.watching import watched
 from joulemap.api import account
 from joulemap.calibration.recorded import calibrated
 from joulemap.errors import InputError
@@ -84,7 +85,8 @@ class Source:
         by_time = self._charged()
         if self.asked.rule == "exact":
             return by_time
-        found = calibrated(self.recording)
+        with watched(None):  # it is no part of the writing
+            found = calibrated(self.recording)
         idle_weight = {found.calibration.device: found.calibration.idle_w}
         return replace(self._charged(found.weights.watts, idle_weight), time_based_j=by_time.energy_j)
 

@@ -56,7 +56,7 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
     lines = (*answer.lines, *answer.idle)
     largest = max((line.share for line in lines), default=0.0)
     energy = "net energy" if answer.question.baseline_w is not None else "energy"
-    columns: list[tuple[str, list[str | Text]]] = [
+    columns: list[Column] = [
         (energy, [fmt_pm(line.energy_j, "J", line.half_width_j) for line in lines]),
         ("share", [Text(fmt_share(line.share), style=_heat(line.share) if people else "") for line in lines]),
     ]
@@ -71,24 +71,39 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
         )
     tree = _branches(lines) if people else ["  " * line.depth for line in lines]
     names = [_label(prefix, line) for prefix, line in zip(tree, lines, strict=True)]
-    return _laid_out(answer.question.by, names, columns, width if people else None)
+    return laid_out(answer.question.by, names, columns, width if people else None)
 
 
-def _laid_out(
-    by: str, names: list[Text], columns: list[tuple[str, list[str | Text]]], width: int | None
+Column = tuple[str, list[str | Text]]
+"""A heading, and what stands under it; without a heading, bars."""
+
+
+def laid_out(
+    by: str,
+    names: list[Text],
+    columns: list[Column],
+    width: int | None,
+    left: Sequence[str] = ("",),
+    gap: int = 1,
 ) -> Table:
     """A long name gives way; numbers never do."""
-    widths = [
-        max(cell_len(str(cell)) for cell in (header, *cells)) if header else 8 for header, cells in columns
-    ]
-    room = None if width is None else max(width - sum(widths) - len(widths) - 1, 8)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    widths = [needed_width(column) for column in columns]
+    room = None if width is None else max(width - sum(widths) - gap * len(widths) - 1, 8)
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(by, no_wrap=True, overflow="ellipsis", max_width=room)
     for (header, _), needed in zip(columns, widths, strict=True):
-        table.add_column(header, justify="right" if header else "left", no_wrap=True, min_width=needed)
+        table.add_column(
+            header, justify="left" if header in left else "right", no_wrap=True, min_width=needed
+        )
     for number, name in enumerate(names):
         table.add_row(name, *(cells[number] for _, cells in columns))
     return table
+
+
+def needed_width(column: Column) -> int:
+    """How wide a column is."""
+    header, cells = column
+    return max(cell_len(str(cell)) for cell in (header, *cells)) if header else 8
 
 
 def _label(prefix: str, line: Line) -> Text:

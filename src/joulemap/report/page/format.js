@@ -62,7 +62,8 @@ function besideCalibrated({ energy_j, time_based_j }) {
 // +4.8 %; what has become ten times as much or more is said as a factor.
 function signedPercent(share) {
   if (share >= 9) return `×${Number((1 + share).toPrecision(3)).toLocaleString("en")}`;
-  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${percent(Math.abs(share))}`;
+  const text = percent(Math.abs(share));
+  return text === percent(0) ? text : `${share > 0 ? "+" : "−"}${text}`;
 }
 
 function range(low, high, unit) {
