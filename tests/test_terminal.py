@@ -71,7 +71,7 @@ def test_a_comparison_fits_its_terminal(pair, columns):
     row = next(line for line in shown.splitlines() if "layer_1" in line)
     assert "more" in row
     assert not re.search(r"[\d%]…", shown), "a number that is cut short"
-    assert (" … " in row) == (columns > 60), "the interval of the change, where there is room"
+    assert (" … " in row) == (columns > 80), "the interval of the change, where there is room"
 
 
 def test_calibrated_beside_time_based_fits_too(tmp_path):
