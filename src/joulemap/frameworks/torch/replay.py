@@ -11,6 +11,7 @@ operation is a line of the result, as is every operation that could not be repla
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -185,7 +186,9 @@ def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
 
 
 def main(plan: str, result: str) -> None:
-    """Replay a plan; every line of the result is there as soon as it is known."""
+    """Replay a plan; every line of the result is there as soon as it is known. Inductor must not compile in
+    processes of its own meanwhile, which would draw power."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     with Path(result).open("w") as file:
         for line in replays(json.loads(Path(plan).read_text())):
             print(json.dumps(line), file=file, flush=True)
