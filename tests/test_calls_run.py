@@ -198,7 +198,7 @@ def test_functions_that_are_sent_elsewhere_by_value_work_there(project):
 
 
 RECURSION = """
-    import functools, sys, traceback
+    import functools, itertools, sys, traceback
     import fakelib
 
     deepest = 0
@@ -218,13 +218,13 @@ RECURSION = """
     def uses_c(n): reached(n); words = []; words.append(n); words.sort(); uses_c(n + 1)
     def by_library(n): reached(n); fakelib.apply(by_library, n + 1)
 
-    sys.setrecursionlimit(150)
     ways = {
         "library": [by_library],
         "own": [function, Own().method, Own, Own(), lambda n: list(generator(n)), by_c, by_partial,
                 by_new_function, uses_c],
     }
-    for start in ways[sys.argv[1]]:
+    for start, limit in itertools.product(ways[sys.argv[1]], (150, 151, 152)):
+        sys.setrecursionlimit(limit)
         try:
             start(1)
         except RecursionError as error:
