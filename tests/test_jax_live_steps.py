@@ -140,6 +140,41 @@ def test_a_pause_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard.steps == ["train"] * 6  # five, and the open one; 0.3 s may be what was called ahead
 
 
+def test_waiting_for_what_was_called_ahead_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = StepFinder(Watch("JAX"), lambda: False, lambda _: None)
+    heard = finder._watch.steps = Heard()
+    now_s = 0.0
+    monkeypatch.setattr("joulemap.frameworks.jax.steps.time.monotonic", lambda: now_s)
+    for number in range(100):
+        finder.called("train", None)
+        now_s += 0.001 if (number + 1) % 10 else 20.0
+    finder.called("train", None)
+    assert len(heard.steps) == 100  # with the open one: only the first of ten long ones was taken for a pause
+
+
+def test_what_is_waited_for_in_a_session_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, waits = 0.0, False
+
+    class Opening(Heard):
+        def begin(self, label: str) -> None:
+            nonlocal now_s
+            now_s += 1.5 * waits  # what was called before is computed to its end
+            super().begin(label)
+
+    def wait_for(_: object) -> None:
+        nonlocal now_s
+        now_s += 2.0
+
+    finder = StepFinder(Watch("JAX"), lambda: waits, wait_for)
+    heard = finder._watch.steps = Opening()
+    monkeypatch.setattr("joulemap.frameworks.jax.steps.time.monotonic", lambda: now_s)
+    for number in range(8):
+        waits = number in (5, 6)
+        finder.called("train", None)
+        now_s += 0.001
+    assert len(heard.steps) == 8  # seven, and the open one
+
+
 def test_looking_for_nans_goes_on(tmp_path: Path) -> None:
     function = double()
     with attached(tmp_path) as (_, heard):

@@ -17,7 +17,7 @@ from joulemap.frameworks.watch import Watch
 
 _PAUSE_S, _PAUSE_STEPS, _FORGETS = 1.0, 64, 0.05
 """A step that takes longer than a second, and than so many usual ones, was a pause: JAX lets a program call
-ahead of the results by half as many."""
+ahead of the results by half as many. What comes again and again is usual."""
 
 
 class _Thread(threading.local):
@@ -65,23 +65,19 @@ class StepFinder:
     def _open(self, label: str) -> None:
         """Open the next step, as what came after such a call the last time."""
         thread, steps = self._thread, self._watch.steps
+        steps.begin(self._after.get(label, label))  # which may wait for what was called before
         thread.last, thread.since_s = label, time.monotonic()
-        steps.begin(self._after.get(label, label))
         thread.open = steps.is_open()
 
     def _close(self, label: str) -> None:
         thread, steps = self._thread, self._watch.steps
         thread.open = False
         took_s = time.monotonic() - thread.since_s
-        if self._is_pause(took_s):
+        usual_s = took_s if thread.usual_s is None else thread.usual_s
+        thread.usual_s = usual_s + _FORGETS * (took_s - usual_s)
+        if took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s) and not self._waits():
             steps.cancel()
             return
-        usual_s = thread.usual_s
-        thread.usual_s = took_s if usual_s is None else usual_s + _FORGETS * (took_s - usual_s)
         self._after[thread.last] = label
         steps.rename(label)
         steps.end()
-
-    def _is_pause(self, took_s: float) -> bool:
-        usual_s = self._thread.usual_s
-        return usual_s is not None and took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s)
