@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,17 @@ class Switch:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Record meanwhile; a session that is open at the end belongs to it."""
-        self._since_ns = time.monotonic_ns()
+        """Record meanwhile."""
         self._adapter.put_in(self.clock)
+        self._since_ns = time.monotonic_ns()
         yield
+        self._now_ns, self._since_ns = self._time_ns(), 0
+        self._adapter.detach()
+
+    def close(self) -> None:
+        """End a session that is open: it belongs to the block."""
         if self.sessions.open:
             self.clock._end_session()
-        self._adapter.detach()
-        self._now_ns, self._since_ns = self._time_ns(), 0
 
     def share(self) -> float:
         """What tracing has cost by the recorder's own account, of the time of recorded blocks."""
@@ -164,25 +167,20 @@ def _fitting(step: Callable[[], object], wait: Callable[[], None], block_s: floa
 
 
 def _block(step: Callable[[], object], wait: Callable[[], None], steps: int, switch: Switch | None) -> Block:
-    """What is timed includes putting joulemap in, and taking it out."""
-    step()
-    wait()
-    sessions = switch.clock.budget.sessions if switch is not None else 0
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    if switch is None:
-        _run(step, wait, steps)
-    else:
-        with switch.on():
-            _run(step, wait, steps)
-    wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
-    traced = switch is not None and switch.clock.budget.sessions > sessions
-    return Block(switch is not None, steps, wall_s, cpu_s, traced)
-
-
-def _run(step: Callable[[], object], wait: Callable[[], None], steps: int) -> None:
-    for _ in range(steps):
+    """What is timed includes sessions to their end, and not that joulemap is put in and taken out again."""
+    before = 0 if switch is None else switch.clock.budget.sessions
+    with nullcontext() if switch is None else switch.on():
         step()
-    wait()
+        wait()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            step()
+        wait()
+        if switch is not None:
+            switch.close()
+        wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    traced = switch is not None and switch.clock.budget.sessions > before
+    return Block(switch is not None, steps, wall_s, cpu_s, traced)
 
 
 def costs(blocks: list[Block]) -> dict[str, Cost]:
