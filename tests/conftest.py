@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from .monitor_daemon import Daemon, open_folder
 from .monitor_meters import Feeder
 
 pytest.register_assert_rewrite("tests.same_programs")
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes says something about the machine only
 
 
 def pytest_configure() -> None:
