@@ -182,6 +182,7 @@ def test_of_modules_that_are_alike_one_is_taken_and_lists_are_none() -> None:
     events = EventTrace.from_columns(
         name=names,
         device="GPU:0",
+        lane="stream 7",
         phase="forward",
         start_ns=[0, 30, 40, 80],
         end_ns=[30, 40, 80, 95],
@@ -202,6 +203,7 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == 13
     assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == 13
     assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == 1
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, shared=True) == 67
 
 
 def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> None:

@@ -14,7 +14,8 @@ EXTRA = 0.5
 MOST_TIMES = 101
 PERIODS = 10
 """A block lasts so many updates of the meter."""
-SHORTEST_S = 1.0
+SHORTEST_S, SHARED_S = 1.0, 5.0
+"""And so many seconds; longer where other processes use the device too, whose part is known once a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ def times(target: Target, wanted: Wanted) -> int:
     return min(1 + max(round(EXTRA / target.share), 1), MOST_TIMES)
 
 
-def steps_of_block(target: Target, count: int, step_s: float, period_s: float) -> int:
+def steps_of_block(target: Target, count: int, step_s: float, period_s: float, shared: bool = False) -> int:
     """How many steps make a block, when each takes longer by what is repeated."""
-    block_s = max(PERIODS * period_s, SHORTEST_S)
+    block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S)
     return max(round(block_s / (step_s * (1 + (count - 1) * target.share))), 1)
 
 

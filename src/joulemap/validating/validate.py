@@ -16,13 +16,15 @@ from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import Ran, run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace
+from joulemap.units import fmt_share
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, charged
 from joulemap.validating.target import Target
-from joulemap.validating.truth import FEWEST, Truth, plain, step_energy_j, truth_of
+from joulemap.validating.truth import FEWEST, Stretch, Truth, plain, step_energy_j, truth_of
 
+MOST_OF_OTHERS = 0.1
 TRACED = 5
 """Steps that are traced after the warm-up: one session."""
 
@@ -82,8 +84,20 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
         steps=steps,
         blocks=referee.blocks,
         reached=referee.reached,
-        notes=[*notes, *_notes(found, rows)],
+        notes=[*notes, *_notes(found, rows), *_shared(own, power, referee.stretches)],
     )
+
+
+def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) -> list[str]:
+    """What to say where others used the device: their work comes and goes as it likes."""
+    spans = [(one.start_ns, one.end_ns) for one in stretches]
+    own_j, all_j = (sum(trace.energy_between(a, b) for a, b in spans) for trace in (own, power))
+    if all_j <= 0 or own_j > (1 - MOST_OF_OTHERS) * all_j:
+        return []
+    return [
+        f"Other processes drew {fmt_share(1 - own_j / all_j)} of what {power.domain.name} did meanwhile: "
+        "beside them no truth can be found. Validate on a machine of your own."
+    ]
 
 
 def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Calibration | None, list[str]]:
