@@ -54,7 +54,7 @@ def named_share(found):
 
 
 def undisturbed(trace):
-    """(name, phase) -> seconds of work, had no thread been kept off its core: each as quick as the quickest."""
+    """(name, phase) -> seconds of work, were no thread kept off its core: each as quick as the quickest."""
     found = defaultdict(list)
     events = trace.events
     for name, phase, kind, length in zip(
