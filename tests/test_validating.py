@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -21,6 +22,7 @@ from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating import gate
 from joulemap.validating.picture import page, picture
 from joulemap.validating.plan import MOST_TIMES, Turns, Wanted, steps_of_block, times
+from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, per_step
 from joulemap.validating.table import print_report
@@ -307,3 +309,24 @@ def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
     assert any(one.startswith("mm, calibrated: 5.10 J") for one in titles)
     assert not any(one.startswith("unsure") for one in titles)
     assert "<svg" in page(report)
+
+
+def test_it_looks_at_a_block_as_it_looks_at_plain_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU its own work is metered as the program's: plain steps came out dearer than blocks."""
+    monkeypatch.setattr("joulemap.validating.referee.LOOK_S", 0.001)
+    stretches, power = experiment(0, blocks=1)
+
+    class Watched(Referee):
+        looks = 0
+
+        def _look(self) -> PowerTrace:
+            self.looks += 1
+            if self.looks == 3:
+                self.stretches.append(stretches[1])
+            return power
+
+    referee = Watched(tmp_path / "r.joulemap", tmp_path, Wanted())
+    assert referee._answered()
+    assert referee.looks == 3
