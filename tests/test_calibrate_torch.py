@@ -154,7 +154,7 @@ def test_an_optimizer_does_the_same_in_every_step(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     with attached(tmp_path) as (adapter, _), session(adapter, tmp_path):
         for _ in range(3):
-            model(torch.rand(2, 8)).sum().backward()
+            model(torch.rand(2, 8)).mean().backward()
             optimizer.step()
     rows = [asdict(one) for one in read_raw(tmp_path).signatures]
     for op in ("_foreach_addcdiv_", "_foreach_lerp_"):
@@ -163,6 +163,9 @@ def test_an_optimizer_does_the_same_in_every_step(tmp_path: Path) -> None:
         [one] = {Operation.of(row) for row in here}
         assert json.loads(one.types)[0] == ["float", "float"]
         assert problem(one.key) == ""
+    divided = [row for row in rows if row["op"] == "div" and row["phase"] == "backward"]
+    assert [row["calls"] for row in divided] == [3]  # with a number, it calls itself with a tensor
+    assert "Scalar" not in divided[0]["types"]
 
 
 def test_indices_stay_inside_of_what_they_point_into() -> None:

@@ -156,6 +156,26 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
         weigh(events, "GPU:0", here, {})
 
 
+def test_what_an_operation_calls_is_not_counted_twice():
+    """A linear of 1 s itself calls an addmm of 3 s; a mul with a scalar calls the mul that works."""
+    events = EventTrace.from_columns(
+        name=["net/linear", "net/addmm", "net/mul", "net/mul"],
+        device="CPU",
+        start_ns=[0, S, 4 * S, 4 * S],
+        end_ns=[4 * S, 4 * S, 6 * S, 6 * S],
+        lane="thread 1",
+        kind="op",
+        phase="forward",
+    )
+    rows = [called("linear", [8, 8]), called("addmm", [8, 8]), called("mul", [8])]
+    here = {place.name: place for place in places(events, "CPU", rows)}
+    assert [place.executions for place in here.values()] == [1, 1, 1]
+    assert [place.part for place in here.values()] == pytest.approx([0.25, 1, 1])
+    costs = {Operation.of(row): Cost(400.0, 4.0, 0.01, 2) for row in rows}
+    found = weigh(events, "CPU", list(here.values()), costs)
+    assert found.known_j == pytest.approx(100 + 400 + 400)
+
+
 def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
     """Two calls in 4 s: one is known to take 1 s and 300 J, so the other took 3 s at the mean of 200 W."""
     events = EventTrace.from_columns(

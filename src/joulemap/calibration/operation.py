@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from joulemap.accounting.attribute import actors_of
 from joulemap.accounting.sweep import share_out
+from joulemap.frameworks.nesting import Forest
 from joulemap.traces import KINDS, PHASES, EventTrace, Float64, Int64
 
 COVERED = 0.95
@@ -53,6 +54,8 @@ class Place:
     busy_s: float
     executions: int
     """How often the name ran in the events; its device work may be several kernels each time."""
+    part: float = 1.0
+    """Of what an operation takes with all that it calls, what it takes itself: the rest is elsewhere."""
 
 
 def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, Any]]) -> list[Place]:
@@ -65,16 +68,45 @@ def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, An
     group, own_s = _groups(events), own_seconds(events)
     chosen = on_device(events, device)
     size = len(events.name.words) * len(PHASES)
-    busy_s = np.bincount(group[chosen], own_s[chosen], minlength=size)
-    ran = np.bincount(group[events.kind.codes == KINDS.index("op")], minlength=size)
+    busy_s: Float64 = np.bincount(group[chosen], own_s[chosen], minlength=size).astype(np.float64)
+    calling = _Calling.of(events, group)
+    ran = np.bincount(calling.group[calling.works], minlength=size)
     kernels = np.bincount(group[chosen], minlength=size)
     executions = np.where(ran > 0, ran, kernels)
+    part = calling.parts(busy_s, ran)
     found = []
     for code in np.flatnonzero(busy_s).tolist():
         name, phase = events.name.words[code // len(PHASES)], PHASES[code % len(PHASES)]
         if (name, phase) in calls:
-            found.append(Place(name, phase, calls[name, phase], float(busy_s[code]), int(executions[code])))
+            here_s, times = float(busy_s[code]), int(executions[code])
+            found.append(Place(name, phase, calls[name, phase], here_s, times, float(part[code])))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Calling:
+    """The operations among some events: where each is, and which calls which."""
+
+    group: Int64
+    forest: Forest
+    works: NDArray[np.bool_]
+    """Which do it themselves: one that calls its own name (with a scalar as a tensor, say) only passes on."""
+
+    @classmethod
+    def of(cls, events: EventTrace, group: Int64) -> _Calling:
+        rows = np.flatnonzero(events.kind.codes == KINDS.index("op"))
+        forest = Forest.of_events(events, rows)
+        return cls(group[rows], forest, ~forest.holds_its_like(group[rows]))
+
+    def parts(self, busy_s: Float64, ran: Int64) -> Float64:
+        """By place, what operations take themselves over what they take with all that they call."""
+        each_s = np.divide(busy_s, ran, out=np.zeros(len(ran)), where=ran > 0)
+        own_s = np.where(self.works, each_s[self.group], 0.0)
+        whole_s = own_s.copy()
+        for rows in reversed(self.forest.levels[1:]):
+            np.add.at(whole_s, self.forest.parent[rows], whole_s[rows])
+        own, whole = (np.bincount(self.group, one * self.works, len(ran)) for one in (own_s, whole_s))
+        return np.asarray(np.divide(own, whole, out=np.ones(len(ran)), where=whole > 0))
 
 
 def busy_s(events: EventTrace, device: str) -> float:

@@ -78,7 +78,7 @@ def _known(place: Place, costs: Mapping[Operation, Cost]) -> _Known | None:
     each = {operation: costs[operation] for operation in place.calls if operation in costs}
     if not each or place.busy_s <= 0:
         return None
-    runs = place.executions / sum(place.calls.values())
+    runs = place.part * place.executions / sum(place.calls.values())
     energy_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
     alone_s = sum(cost.seconds * place.calls[one] * runs for one, cost in each.items())
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.traces import Int64
+from joulemap.traces import EventTrace, Int64
 
 NO_PARENT = -1
 
@@ -48,6 +48,12 @@ class Forest:
         levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1) if rows else []
         return cls(parent, tuple(levels), np.minimum(end, np.maximum(end_ns, start_ns)))
 
+    @classmethod
+    def of_events(cls, events: EventTrace, rows: Int64) -> Forest:
+        """Of some events; those without lanes are in none together."""
+        lane = np.arange(len(events)) if events.lane is None else events.lane.codes
+        return cls.of(lane[rows], events.start_ns[rows], events.end_ns[rows])
+
     def inherit(self, own: Int64, none: int = -1) -> Int64:
         """For every row its own value, or else that of the nearest enclosing row that has one."""
         value: Int64 = np.array(own)
@@ -55,6 +61,14 @@ class Forest:
             bare = rows[value[rows] == none]
             value[bare] = value[self.parent[bare]]
         return value
+
+    def holds_its_like(self, what: Int64) -> NDArray[np.bool_]:
+        """Which rows directly enclose one with the same value."""
+        holds = np.zeros(len(what), bool)
+        inner = np.flatnonzero(self.parent != NO_PARENT)
+        around = self.parent[inner]
+        holds[around[what[around] == what[inner]]] = True
+        return holds
 
 
 def _nest(start: Int64, end: Int64) -> tuple[Int64, Int64]:

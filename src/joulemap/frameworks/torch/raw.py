@@ -19,6 +19,7 @@ from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
+from joulemap.frameworks.nesting import Forest
 from joulemap.frameworks.torch.compiled import Codes, read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
@@ -146,6 +147,8 @@ def _signatures(
     said = said[trace.host_rows[trace.host_rows < len(said)]]  # kernels that were added behind have none
     events = trace.events
     rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
+    nested = Forest.of_events(events, rows)
+    rows = rows[~nested.holds_its_like(events.name.codes[rows].astype(np.int64))]  # they only pass on
     keys = np.stack([events.name.codes[rows], events.op.codes[rows], events.phase.codes[rows], said[rows]])
     distinct, calls = np.unique(keys, axis=1, return_counts=True)
     kernels = {kernel for kernel, _ in codes}
