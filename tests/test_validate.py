@@ -50,7 +50,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     """One run of everything: traced, repeated, interrupted, calibrated, accounted and drawn."""
     folder = tmp_path_factory.mktemp("validate")
     (folder / "train.py").write_text(PROGRAM)
-    options = ["--stop", "--budget", "5", "--calibration", "5", "--least", "3%", "--modules", "1", "--json"]
+    options = ["--stop", "--budget", "5", "--calibration", "5", "--least", "0.5%", "--modules", "1", "--json"]
     options += ["--recording", "r.joulemap", "-o", "accuracy.svg"]
     done = subprocess.run(
         [sys.executable, "-m", "joulemap", "validate", *options, "train.py"],
