@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.student import NORMAL_975
 from joulemap.devices import Device
 from joulemap.errors import InputError
 from joulemap.traces import EventTrace, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S
 
 FEWEST_INTERVALS = 5
+_MEDIAN = (np.pi / 2) ** 0.5
+"""The error of a median against that of a mean, of readings that scatter normally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,10 @@ def quiet_baseline(
     readings = power.power_w[quiet]
     if len(readings) < FEWEST_INTERVALS:
         return None
-    error = 1.2533 * readings.std(ddof=1) / len(readings) ** 0.5
+    half = NORMAL_975 * _MEDIAN * readings.std(ddof=1) / len(readings) ** 0.5
     middle = float(np.median(readings))
     seconds = float(np.diff(power.edges_ns)[quiet].sum()) / NS_PER_S
-    return Baseline(
-        power.domain.name, middle, max(middle - 1.96 * error, 0.0), middle + 1.96 * error, seconds
-    )
+    return Baseline(power.domain.name, middle, max(middle - half, 0.0), middle + half, seconds)
 
 
 def _quiet(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.lanes import OP
+from joulemap.accounting.student import NORMAL_975
 from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Curve, Supply, supply
 from joulemap.accounting.sweep import Actors, share_out
@@ -33,7 +34,6 @@ from joulemap.units import NS_PER_S
 NO_CALL = -1
 START_UP, BETWEEN, AFTER = "(start-up)", "(between calls)", "(after the last call)"
 GATE, TAIL, WHOLE = "(waiting for the gate)", "(waiting after the call)", "(the whole program)"
-_NORMAL_975 = 1.959964
 _TOLERANCE = 1e-9
 
 
@@ -187,7 +187,7 @@ class CallFootprint:
 
     def interval_j(self) -> tuple[Float64, Float64]:
         """The 95 % interval of ``energy_j``: wide where a call is shorter than the meters' updates."""
-        half = _NORMAL_975 * self.rms_j
+        half = NORMAL_975 * self.rms_j
         return np.maximum(self.energy_j - half, 0.0), self.energy_j + half
 
     @property

@@ -164,13 +164,10 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
             how
             or "The program ended without its exit handlers: its last half second of steps may be missing."
         )
-    if (
-        overhead is not None
-        and story.tracing_share is not None
-        and story.tracing_share > max(overhead, 0.0) > 0
-    ):
+    if overhead and story.tracing_share is not None and story.tracing_share > overhead > 0:
         share, allowed = fmt_share(story.tracing_share), fmt_share(overhead)
-        notes.append(
-            f"Tracing took {share} of the time, more than the {allowed} allowed: the run was too short."
-        )
+        if share != allowed:
+            notes.append(
+                f"Tracing took {share} of the time, more than the {allowed} allowed: the run was too short."
+            )
     return notes

@@ -36,7 +36,7 @@ def step_lines(footprint: Footprint, question: Question) -> list[Line]:
     if not any(len(account.step_j) for account in footprint.accounts):
         raise InputError("This recording has no steps.", "Show it by module, op, phase or device.")
     energy = np.sum([account.step_j for account in footprint.accounts], axis=0)
-    half = 1.96 * np.sqrt(np.sum([account.step_rms_j() ** 2 for account in footprint.accounts], axis=0))
+    half = NORMAL_975 * np.sqrt(np.sum([account.step_rms_j() ** 2 for account in footprint.accounts], axis=0))
     total = float(energy.sum())
     estimated = any(account.domain.provenance == "estimated" for account in footprint.accounts)
     lines = [
