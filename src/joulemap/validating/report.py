@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ FORMAT = 1
 """The version of ``validate --json``."""
 
 TIME, CALIBRATED = "time", "calibrated"
-Rules = Literal["time", "calibrated"]
 
 
 @dataclass(frozen=True, slots=True)
