@@ -445,7 +445,7 @@ def test_a_recording_is_accounted_by_what_its_operations_cost(
     assert 0 < Candidates.of(recording).covered(found.costs) <= 1
     footprint = joulemap.account(path, "calibrated")
     footprint.check()
-    assert any("of the busy time of CPU is calibrated" in note for note in footprint.warnings)
+    assert any("of the busy time of CPU is calibrated" in note for note in footprint.notes)
     assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
     kept = {name: value for name, value in recording.info.extra.items() if name != CALIBRATION}
     recording.info = replace(recording.info, extra=kept)

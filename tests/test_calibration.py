@@ -278,7 +278,8 @@ def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
 def test_a_closure_that_is_off_is_said_with_its_likely_cause():
     def notes(covered: float, closure: float | None) -> str:
         weights = Weights(np.zeros(0), np.zeros(0), covered, 1.0, 1.0)
-        return " ".join(Calibrated(weights, Calibration("GPU:0", 1.0, {}), closure).notes())
+        found = Calibrated(weights, Calibration("GPU:0", 1.0, {}), closure)
+        return " ".join([*found.notes(), *found.warnings()])
 
     assert "80.0 % of the busy time of GPU:0 is calibrated" in notes(0.8, None)
     assert "Closure" not in notes(0.8, None)

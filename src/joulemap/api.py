@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.accounting.fusions import left_whole
@@ -17,6 +17,9 @@ from joulemap.recorder.recover import recovered
 from joulemap.recording import Recording
 from joulemap.recording.folder import EVENTS
 from joulemap.traces import PowerTrace, Steps
+
+if TYPE_CHECKING:
+    from joulemap.calibration.recorded import Calibrated
 
 
 def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
@@ -34,7 +37,7 @@ def account(
     events, power = opened.events(), opened.power()
     if whole_fusions:
         events = left_whole(events, _fusions(opened))
-    weights, notes = _weights(opened) if rule == "calibrated" else ({}, [])
+    found = _calibrated(opened) if rule == "calibrated" else None
     footprint = attribute(
         events,
         power,
@@ -42,9 +45,12 @@ def account(
         steps=_unknown(power) if EVENTS in opened.lost else opened.steps(),
         window_ns=opened.info.window_ns,
         shares=opened.shares(),
-        **weights,
+        **(_weights(found) if found else {}),
     )
-    return replace(footprint, warnings=(*opened.info.warnings, *opened.notes, *footprint.warnings, *notes))
+    warnings = (*opened.info.warnings, *opened.notes, *footprint.warnings)
+    if found is None:
+        return replace(footprint, warnings=warnings)
+    return replace(footprint, warnings=(*warnings, *found.warnings()), notes=tuple(found.notes()))
 
 
 def _fusions(recording: Recording) -> Sequence[Fusion]:
@@ -57,18 +63,20 @@ def _fusions(recording: Recording) -> Sequence[Fusion]:
     return fusions
 
 
-def _weights(recording: Recording) -> tuple[dict[str, Any], list[str]]:
-    """What calibration adds to the accounting, and what there is to say about it."""
+def _calibrated(recording: Recording) -> Calibrated:
     from joulemap.calibration.recorded import calibrated
 
     with watched(None):  # it is no part of what is told of the accounting
-        found = calibrated(recording)
-    weights = {
+        return calibrated(recording)
+
+
+def _weights(found: Calibrated) -> dict[str, Any]:
+    """What calibration adds to the accounting."""
+    return {
         "weights": found.weights.watts,
         "idle_weight": {found.calibration.device: found.calibration.idle_w},
         "cost_rms": found.weights.cost_rms,
     }
-    return weights, found.notes()
 
 
 def _unknown(power: list[PowerTrace]) -> Steps:

@@ -104,6 +104,7 @@ class Footprint:
     accounts: tuple[Account, ...]
     rule: str = "exact"
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def empty(cls, rule: str = "exact", warnings: Sequence[str] = ()) -> Footprint:

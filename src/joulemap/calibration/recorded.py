@@ -38,12 +38,16 @@ class Calibrated:
             f"{fmt_share(self.weights.covered)} of the busy time of {self.calibration.device} is calibrated; "
             "the rest weighs as much on the mean."
         ]
-        if self.closure is None:
-            return said
-        said.append(f"Closure: costs and waiting add up to {fmt_share(self.closure)} of what was measured.")
-        if not _SOUND[0] <= self.closure <= _SOUND[1]:
-            said.append(f"They should add up to 90 to 110 %. {self._likely_cause()}")
+        if self.closure is not None:
+            share = fmt_share(self.closure)
+            said.append(f"Closure: costs and waiting add up to {share} of what was measured.")
         return said
+
+    def warnings(self) -> list[str]:
+        """That it does not add up, and why that may be."""
+        if self.closure is None or _SOUND[0] <= self.closure <= _SOUND[1]:
+            return []
+        return [f"The closure should be 90 to 110 %. {self._likely_cause()}"]
 
     def _likely_cause(self) -> str:
         if self.weights.covered < _MUCH:

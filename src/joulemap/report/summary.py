@@ -48,6 +48,7 @@ def summary(
         ],
         "phases": [row | _net_of(net, phase=row["phase"]) for row in shown["rows"]],
         "warnings": shown["warnings"],
+        "notes": shown["notes"],
     }
 
 

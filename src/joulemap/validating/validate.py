@@ -108,7 +108,8 @@ def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Cali
         calibration = calibrate(load(path), calibrate_s, Book())
         if calibration.device != power.domain.device:
             return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
-        return calibration, calibrated(load(path)).notes()
+        found = calibrated(load(path))
+        return calibration, [*found.notes(), *found.warnings()]
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
 

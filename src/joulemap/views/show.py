@@ -67,6 +67,7 @@ def to_json(footprint: Footprint, question: Question) -> dict[str, Any]:
         "baseline_j": sum(account.baseline_j for account in footprint.accounts),
         "domains": [_domain(footprint, account) for account in footprint.accounts],
         "warnings": list(footprint.warnings),
+        "notes": list(footprint.notes),
         "rows": rows[: question.top] if question.top else rows,
     }
 

@@ -42,7 +42,7 @@ def render(answer: Answer, heading: Heading | None, console: Console) -> None:
     console.print()
     for line in _sums(answer):
         console.print(line, soft_wrap=not people, highlight=False)
-    for note in _footnotes(answer):
+    for note in (*_footnotes(answer), *answer.footprint.notes):
         console.print(Text(note, style="dim"), soft_wrap=not people)
     for warning in answer.footprint.warnings:
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=not people)

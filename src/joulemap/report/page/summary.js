@@ -11,7 +11,8 @@ function summarySection(data) {
     el("p", { class: "lead" }, lead(summary)),
     balance(data),
     figures(data),
-    warnings(summary.warnings),
+    sentences("warnings", "Warnings", summary.warnings),
+    sentences("notes", "Notes", summary.notes),
     el("div", { class: "columns" }, domainsTable(data), phasesTable(data)),
     machine(about),
   );
@@ -81,15 +82,15 @@ function balanceParts({ phases, idle_j, other_processes_j, outside_j, measured_j
   ];
 }
 
-function warnings(sentences) {
-  if (!sentences.length) return null;
+function sentences(kind, label, texts) {
+  if (!texts.length) return null;
   return el(
     "aside",
-    { class: "warnings", "aria-label": "Warnings" },
+    { class: kind, "aria-label": label },
     el(
       "ul",
       {},
-      sentences.map((one) => el("li", {}, printable(one))),
+      texts.map((one) => el("li", {}, printable(one))),
     ),
   );
 }
