@@ -63,6 +63,38 @@ def test_functions_that_look_alike_are_told_apart(project):
     assert list(calls.api) == ["numpy.ones", "memory.cached", "numpy.ndarray.sum", "numpy.ndarray.__len__"]
 
 
+def test_what_the_library_has_wrapped_in_the_programs_class_is_the_librarys(project):
+    """As flax wraps the methods of modules."""
+    program(
+        project,
+        """
+        import functools
+        class Module:
+            def __init_subclass__(cls): cls.__call__ = wrapper(cls.__call__)
+            def __call__(self, x): return x
+        def wrapper(function):
+            @functools.wraps(function)
+            def wrapped(self, x): return function(self, x)
+            return wrapped
+    """,
+        "wrapping.py",
+    )
+    program(
+        project,
+        """
+        import wrapping
+        class Mine(wrapping.Module):
+            def __call__(self, x): return x + 1
+        class Plain:
+            def __call__(self, x): return x + 2
+        mine, plain = Mine(), Plain()
+        print(mine(1), plain(1))
+    """,
+    )
+    calls = same(project, "program.py", calls="wrapping")
+    assert list(calls.api) == ["wrapping.Module", "wrapping.Module.__call__"]
+
+
 def test_calls_know_what_they_are_in_and_where_they_are(project):
     program(
         project,

@@ -99,10 +99,13 @@ class Owner:
         return self._remembered(kind, self._class) and self._defines(kind, callee.__name__)
 
     def _defines(self, cls: type, name: str) -> bool:
-        """Whether a class has this from the library, not from the program's own class on top of it."""
+        """Whether a class has this from the library, not from the program's own class on top of it; what the
+        library has wrapped in that class is the library's again, as ``__call__`` of a module of flax."""
         for one in bases(cls):
             if name in _DICT(one):
-                return self._is_inside(_module_of(one))
+                found = _DICT(one)[name]
+                wrapped = type(found) is FunctionType and self._function(found)
+                return wrapped or self._is_inside(_module_of(one))
         return False
 
     def _remembered(self, thing: Any, ask: Any) -> bool:
