@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,39 +13,17 @@ from typing import Any
 
 import pytest
 
-import joulemap
-from joulemap.calibrating import Candidates, calibrate
-from joulemap.calibration.book import Book, Calibration
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import CALIBRATION
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.extract import _signatures
-from joulemap.recording.info import save_info
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.launched import launcher  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
-
-PROGRAM = """
-import torch
-torch.set_float32_matmul_precision("high")
-torch.backends.cuda.enable_flash_sdp(False)
-model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(60):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = model(torch.rand(256, 256)).float()
-    loss.square().mean().backward()
-    optimizer.step()
-print("done")
-"""
-
 
 SQUARE = Operation("aten::mm", "[[8, 8], [8, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]")
 
@@ -313,74 +287,6 @@ def speechless(x: torch.Tensor) -> torch.Tensor:
     raise ValueError
 
 
-GENERATED = """
-import torch
-from torch._inductor import utils
-
-def cpp_fused_scale_0(x, out):
-    out.copy_(x * 2)
-    x.zero_()
-
-class Triton:
-    def run(self, x, count, stream=None):
-        x.add_(count)
-
-triton_poi_fused_add_1 = Triton()
-
-def call(args):
-    (x,) = args
-    out = torch.empty_strided((4, 3), (1, 4))
-    for _ in range(2):
-        cpp_fused_scale_0(x, out)
-        triton_poi_fused_add_1.run(out, 1)
-"""
-MAKES_ARGUMENTS = """
-def get_args():
-    return [torch.ones(4, 3)]
-"""
-BENCHMARKED = """
-def benchmark_compiled_module(times=10, repeat=10):
-    x = torch.ones(4, 3)
-    utils.print_performance(lambda: call([x]), times=times, repeat=repeat)
-"""
-
-
-def kernel(names: str, *files: Path) -> Operation:
-    return Operation(f"inductor::{names}", "[]", "[]", "[]", json.dumps([str(file) for file in files]))
-
-
-@pytest.mark.parametrize("harness", [MAKES_ARGUMENTS, BENCHMARKED])
-def test_a_generated_kernel_is_launched_with_what_its_code_gives_it(tmp_path: Path, harness: str) -> None:
-    """As of before it ran the first time; each launch has operands of its own."""
-    code = tmp_path / "cabc.py"
-    code.write_text(GENERATED + harness)
-    both = kernel("cpp_fused_scale_0 + triton_poi_fused_add_1", code)
-    make = launcher(Call.of(both.key))
-    one, two = make(), make()
-    one()
-    (scale, add), (other, _) = one.args[0], two.args[0]
-    assert float(scale.operands[0].sum()) == 0
-    assert float(other.operands[0].sum()) == 12
-    assert scale.operands[1].stride() == (1, 4)
-    assert float(scale.operands[1].sum()) == 24
-    assert float(add.operands[0].sum()) == 24 + 12
-    assert Replayer(Call.of(both.key), torch.device("cpu")).run(0.01)[2] >= 1
-
-
-def test_a_generated_kernel_that_cannot_be_found_is_left_out(tmp_path: Path) -> None:
-    code = tmp_path / "cdef.py"
-    code.write_text(GENERATED + MAKES_ARGUMENTS)
-    reasons = {
-        "made 2 kernels": kernel("cpp_fused_scale_0", code, code),
-        "made 0 kernels": kernel("cpp_fused_scale_0"),
-        "not in inductor's cache": kernel("cpp_fused_scale_0", tmp_path / "gone.py"),
-        "does not call cpp_fused_other": kernel("cpp_fused_other", code),
-    }
-    for reason, one in reasons.items():
-        with pytest.raises(NotRebuilt, match=reason):
-            launcher(Call.of(one.key))
-
-
 def test_an_error_without_a_message_is_a_reason_too() -> None:
     one = Operation("joulemap_tests::speechless", "[[4]]", "[[1]]", '["float"]', "[null]")
     first, idle = replays({**PLAN, "shares": [[one.key, 1.0]], "passes": 1})
@@ -398,70 +304,3 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
     start_ns, end_ns, executions = Misjudged(Call.of(SQUARE.key), torch.device("cpu")).run(0.3)
     assert end_ns - start_ns >= 0.25e9  # by another clock, which may be set
     assert executions > 1
-
-
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A program that was run, and its operations by themselves afterwards."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "train.py").write_text(PROGRAM)
-    words = ["run", "--steps", "10-14", "-o", "r.joulemap", "--calibrate", "--budget", "5", "train.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "joulemap", *words],
-        cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return folder, done
-
-
-def test_a_program_is_calibrated_when_it_has_run(
-    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    """By at least one operation, however slow the machine; its output and its end are its own."""
-    folder, done = calibrated
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "done\n"
-    assert "Closure: costs and waiting add up to" in done.stderr
-    assert "joulemap show r.joulemap --rule calibrated" in done.stderr
-    recording = joulemap.load(folder / "r.joulemap")
-    chosen = recording.info.extra["flags"]
-    assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
-    assert chosen["autocast"] == {"cpu": "bfloat16"}
-    [known] = Book(folder / "joulemap").all_of(recording.info.host["machine"]).values()
-    assert len(known.costs) >= 1
-    assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in known.costs.values())
-
-
-def test_a_recording_is_accounted_by_what_its_operations_cost(
-    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    path = calibrated[0] / "r.joulemap"
-    recording = joulemap.load(path)
-    found = Calibration.from_json(recording.info.extra[CALIBRATION])
-    assert 0 < Candidates.of(recording).covered(found.costs) <= 1
-    footprint = joulemap.account(path, "calibrated")
-    footprint.check()
-    assert any("of the busy time of CPU is calibrated" in note for note in footprint.notes)
-    assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
-    kept = {name: value for name, value in recording.info.extra.items() if name != CALIBRATION}
-    recording.info = replace(recording.info, extra=kept)
-    with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
-        joulemap.account(recording, "calibrated")
-
-
-def test_a_recording_of_other_surroundings_is_refused(
-    calibrated: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
-    info = joulemap.load(path).info
-    for what, other in {
-        "driver": {"host": {**info.host, "driver": "nvidia 1.2"}},
-        "version of PyTorch": {"versions": {**info.versions, "torch": "1.2.3"}},
-    }.items():
-        save_info(path, replace(info, **other))
-        with pytest.raises(joulemap.JoulemapError, match=f"another {what}: .*1.2"):
-            calibrate(joulemap.load(path), 9.0, Book(tmp_path))

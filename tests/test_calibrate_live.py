@@ -1,0 +1,102 @@
+"""A real PyTorch program that is run and calibrated by one command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import joulemap
+from joulemap.calibrating import Candidates, calibrate
+from joulemap.calibration.book import Book, Calibration
+from joulemap.calibration.recorded import CALIBRATION
+from joulemap.recording.info import save_info
+
+pytest.importorskip("torch", reason="needs PyTorch")
+
+PROGRAM = """
+import torch
+torch.set_float32_matmul_precision("high")
+torch.backends.cuda.enable_flash_sdp(False)
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(60):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.rand(256, 256)).float()
+    loss.square().mean().backward()
+    optimizer.step()
+print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A program that was run, and its operations by themselves afterwards."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(PROGRAM)
+    words = ["run", "--steps", "10-14", "-o", "r.joulemap", "--calibrate", "--budget", "5", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "joulemap", *words],
+        cwd=folder,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return folder, done
+
+
+def test_a_program_is_calibrated_when_it_has_run(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    """By at least one operation, however slow the machine; its output and its end are its own."""
+    folder, done = calibrated
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+    assert "Closure: costs and waiting add up to" in done.stderr
+    assert "joulemap show r.joulemap --rule calibrated" in done.stderr
+    recording = joulemap.load(folder / "r.joulemap")
+    chosen = recording.info.extra["flags"]
+    assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
+    assert chosen["autocast"] == {"cpu": "bfloat16"}
+    [known] = Book(folder / "joulemap").all_of(recording.info.host["machine"]).values()
+    assert len(known.costs) >= 1
+    assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in known.costs.values())
+
+
+def test_a_recording_is_accounted_by_what_its_operations_cost(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    path = calibrated[0] / "r.joulemap"
+    recording = joulemap.load(path)
+    found = Calibration.from_json(recording.info.extra[CALIBRATION])
+    assert 0 < Candidates.of(recording).covered(found.costs) <= 1
+    footprint = joulemap.account(path, "calibrated")
+    footprint.check()
+    assert any("of the busy time of CPU is calibrated" in note for note in footprint.notes)
+    assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
+    kept = {name: value for name, value in recording.info.extra.items() if name != CALIBRATION}
+    recording.info = replace(recording.info, extra=kept)
+    with pytest.raises(joulemap.JoulemapError, match="not calibrated"):
+        joulemap.account(recording, "calibrated")
+
+
+def test_a_recording_of_other_surroundings_is_refused(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
+    info = joulemap.load(path).info
+    for what, other in {
+        "driver": {"host": {**info.host, "driver": "nvidia 1.2"}},
+        "version of PyTorch": {"versions": {**info.versions, "torch": "1.2.3"}},
+    }.items():
+        save_info(path, replace(info, **other))
+        with pytest.raises(joulemap.JoulemapError, match=f"another {what}: .*1.2"):
+            calibrate(joulemap.load(path), 9.0, Book(tmp_path))
