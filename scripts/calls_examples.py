@@ -4,8 +4,9 @@ source, each run three times: plainly, under an oracle, and with sites.
     python scripts/calls_examples.py corpus/                      what calls_examples.txt names
     python scripts/calls_examples.py corpus/ --only gpytorch      of it what has this in its path
 
-``corpus/`` keeps the source distributions, which are fetched from PyPI where they are not there yet. Scripts
-are rewritten in memory, as by ``joulemap run --calls``, and notebooks patched, as by ``joulemap patch``.
+``corpus/`` keeps the source distributions, which are fetched from pip's index where they are not there yet.
+Scripts are rewritten in memory, as by ``joulemap run --calls``, and notebooks patched, as by
+``joulemap patch``.
 Needed: Python 3.11 or later, IPython, and the packages that the examples import; what cannot be run here is
 named in the result. Runs are forks of a process that has imported these packages.
 """
@@ -19,6 +20,7 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -34,6 +36,7 @@ from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
+from urllib.parse import urljoin
 
 from calls_oracle import Oracle, Span
 
@@ -42,7 +45,6 @@ from joulemap.calls.places import Places
 from joulemap.calls.rewrite import rewrite
 
 LIST = Path(__file__).with_suffix(".txt")
-INDEX = "https://pypi.org/simple"
 LIMITS_S = {"plain": 30, "oracle": 240, "sites": 90}
 """Processor time that a process may take."""
 ENVIRONMENT = {
@@ -118,19 +120,28 @@ def read_list(path: Path) -> list[Example]:
 
 
 def _downloaded(name: str) -> bytes:
-    """A source distribution from the index, as its hash says it is."""
-    project = name.rpartition("-")[0].lower().replace("_", "-")
-    with urllib.request.urlopen(f"{INDEX}/{project}/", timeout=60) as page:
+    """A source distribution from pip's index, as its hash says it is."""
+    project = f"{_index()}/{name.rpartition('-')[0].lower().replace('_', '-')}/"
+    with urllib.request.urlopen(project, timeout=60) as page:
         links = re.findall(r'href="([^"]+)"', page.read().decode())
     found = [link.split("#sha256=") for link in links if f"/{name}#" in link]
     if not found:
-        raise SystemExit(f"{INDEX}/{project} has no {name}.")
+        raise SystemExit(f"{project} has no {name}.")
     (address, expected) = found[0]
-    with urllib.request.urlopen(address, timeout=300) as answer:
+    with urllib.request.urlopen(urljoin(project, address), timeout=300) as answer:
         content: bytes = answer.read()
     if hashlib.sha256(content).hexdigest() != expected:
         raise SystemExit(f"{address} is not what its hash says.")
     return content
+
+
+def _index() -> str:
+    """Where pip looks for packages here."""
+    from pip._internal.models.index import PyPI
+
+    ask = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    chosen = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    return (os.environ.get("PIP_INDEX_URL") or chosen or PyPI.simple_url).rstrip("/")
 
 
 def measure_all(examples: Sequence[Example], corpus: Path) -> list[dict[str, Any]]:
