@@ -209,3 +209,22 @@ def test_a_long_call_is_on_disk_while_it_lasts(project):
     running.send_signal(signal.SIGTERM)
     running.wait(60)
     assert list(recorded_calls(project).outcome) == ["open"]
+
+
+def test_devices_that_cannot_be_waited_for_keep_no_call_from_ending(tmp_path):
+    project_in(tmp_path)
+    source = """
+        import fakelib
+        from joulemap.calls import runtime
+        def broken(): raise OSError("gone")
+        runtime.fence = broken
+        print(fakelib.add(1), fakelib.add(2))
+    """
+    program(tmp_path, source)
+    done = metered(tmp_path, "--fence", "program.py")
+    assert (done.stdout, done.returncode) == ("1 2\n", 0), done.stderr
+    recording = Recording.open(tmp_path / "r.joulemap")
+    assert [one for one in recording.info.warnings if "could not be waited for" in one] == [
+        "Devices could not be waited for after a call: OSError."
+    ]
+    assert list(recording.calls().outcome) == ["returned", "returned"]

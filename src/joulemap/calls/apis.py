@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from joulemap.calls.names import Names, packages_of
-from joulemap.calls.owner import Owner, is_known_by_class
+from joulemap.calls.owner import Owner, is_bound_by_nanobind, is_known_by_class
 from joulemap.calls.store import Store
 
 _FRAMES = frozenset(("_getframe", "currentframe"))
@@ -44,7 +44,7 @@ class Apis:
         """What is known of it; None where it is not the library's, or must be left alone."""
         kind = type(callee)
         key: _Key
-        if kind is MethodType:
+        if kind is MethodType or is_bound_by_nanobind(kind):
             key = (id(callee.__func__), id(type(callee.__self__)))
         elif kind is FunctionType:
             key = id(callee)
@@ -102,6 +102,8 @@ def _lasting(callee: Any) -> tuple[Any, ...]:
     kind = type(callee)
     if kind is MethodType:
         return callee.__func__, type(callee.__self__)
+    if is_bound_by_nanobind(kind):
+        return (type(callee.__self__),)
     if kind is FunctionType or issubclass(kind, type) or not is_known_by_class(kind):
         return (callee,)
     if kind is BuiltinFunctionType:

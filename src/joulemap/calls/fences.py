@@ -10,7 +10,7 @@ def fence() -> None:
     """Synchronise every device that the program uses, with whichever frameworks it has imported."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+        _wait_for_torch(torch)
     jax = sys.modules.get("jax")
     if jax is not None and hasattr(jax, "effects_barrier"):
         _wait_for_jax(jax)
@@ -18,6 +18,12 @@ def fence() -> None:
     if context is not None and context.context()._context_handle is not None:
         context.async_wait()
         _wait_for_tensorflow(context)
+
+
+def _wait_for_torch(torch: Any) -> None:
+    """While a CUDA graph is captured nothing runs, and waiting would break it off."""
+    if not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
 
 
 def _wait_for_jax(jax: Any) -> None:

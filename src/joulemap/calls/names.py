@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from joulemap.calls.owner import bases, is_module
+from joulemap.calls.owner import bases, is_bound_by_nanobind, is_module
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow", "keras", "tf_keras"),
@@ -46,6 +46,12 @@ _DESCRIBED = (MethodDescriptorType, MethodWrapperType, WrapperDescriptorType)
 
 _DEEPEST = 6
 _MOST_LAYERS = 16
+
+
+def _name_in(cls: type, function: Any) -> str:
+    """What a class calls a function of its own."""
+    found = (name for one in bases(cls) for name, value in vars(one).items() if value is function)
+    return next(found, "__call__")
 
 
 def packages_of(library: str) -> tuple[str, ...]:
@@ -92,6 +98,9 @@ class Names:
             return self._member(owner if issubclass(type(owner), type) else type(owner), callee.__name__)
         if kind in _DESCRIBED:
             return self._member(callee.__objclass__, callee.__name__)
+        if is_bound_by_nanobind(kind):
+            owner = type(callee.__self__)
+            return self._member(owner, _name_in(owner, callee.__func__))
         return _MADE_BY.get(_full_name(kind), "") or self._member(kind, "__call__")
 
     def _class(self, cls: type) -> str:
@@ -240,6 +249,9 @@ def _written(callee: Any) -> str:
         return _full_name(callee)
     if kind in _DESCRIBED:
         return f"{_full_name(callee.__objclass__)}.{callee.__name__}"
+    if is_bound_by_nanobind(kind):
+        owner = type(callee.__self__)
+        return f"{_full_name(owner)}.{_name_in(owner, callee.__func__)}"
     return f"{_full_name(kind)}.__call__"
 
 

@@ -70,6 +70,8 @@ class Owner:
             return self.owns(partial.func.__get__(callee))
         if kind in _DESCRIPTORS:
             return self._is_inside(_module_of(callee.__objclass__))
+        if is_bound_by_nanobind(kind):
+            return self._remembered(type(callee.__self__), self._class)
         if kind.__name__ in _FUNCTION_LIKE:
             return self._remembered(callee, lambda one: self._is_inside(one.__module__))
         return self._remembered(kind, self._class) and self._defines(kind, "__call__")
@@ -123,6 +125,12 @@ class Owner:
     def _forget(self, key: int) -> None:
         self.known.pop(key, None)
         self._alive.pop(key, None)
+
+
+def is_bound_by_nanobind(kind: type) -> bool:
+    """A method of a class that nanobind made, as JAX's arrays are, bound to an object: made anew each time,
+    without a name or a module."""
+    return kind.__name__ == "nb_bound_method"
 
 
 def is_known_by_class(kind: type) -> bool:

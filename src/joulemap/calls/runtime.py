@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
+from joulemap.calls.owner import is_bound_by_nanobind
 from joulemap.calls.places import Places
 from joulemap.calls.sizes import PLAIN, UNKNOWN, Sizes, spelled
 from joulemap.calls.store import (
@@ -223,7 +224,8 @@ class CallMeter:
     def _measure_object(self, callee: Any) -> int:
         """Of a method's object; a function has none."""
         kind = type(callee)
-        owner = callee.__self__ if kind is MethodType or kind is BuiltinFunctionType else None
+        bound = kind is MethodType or kind is BuiltinFunctionType or is_bound_by_nanobind(kind)
+        owner = callee.__self__ if bound else None
         if owner is None or type(owner) is ModuleType:
             return 0
         return self._sizes.of_object(owner)
@@ -251,7 +253,7 @@ class CallMeter:
             return
         try:
             if fence is not None:
-                fence()
+                self._wait(fence)
             _put_ended(page, at + ENDED_AT, outcome, self._offset_ns + monotonic_ns())
             if isolation is not None and parent == NO_CALL:
                 isolation.after(number)
@@ -260,6 +262,13 @@ class CallMeter:
             self._too_deep = True
         except Exception as error:  # noqa: BLE001 - its result is the program's, whatever becomes of the record
             self._complain(error)
+
+    def _wait(self, for_devices: Callable[[], None]) -> None:
+        """What was computed may have failed: the program hears of it where it asks for the result."""
+        try:
+            for_devices()
+        except Exception as error:  # noqa: BLE001 - its errors are the program's
+            self._warn(f"Devices could not be waited for after a call: {type(error).__name__}.")
 
     def _complain(self, error: Exception) -> None:
         """Say once what went wrong; where there is no room, stop."""
