@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .environment import uncovered
 from .recordings import REPOSITORY
 
 NOBODY = 65534
@@ -62,8 +63,7 @@ class Daemon:
 
 def plain_environment():
     """Without what measures coverage in subprocesses: another user could not write its files."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    return {**env, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])}
+    return {**uncovered(), "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])}
 
 
 @cache

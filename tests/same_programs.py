@@ -4,7 +4,6 @@ the recording opens, conserves, and knows its steps and layers."""
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import joulemap
 
+from .environment import uncovered
 from .gloo import unaborted
 
 TESTS = Path(__file__).parent
@@ -89,7 +89,7 @@ class Home:
         done = subprocess.run(
             [sys.executable, *command],
             cwd=folder,
-            env={**_uncovered(), **self.environment},
+            env={**uncovered(), **self.environment},
             input=b"1\n2\n3\n",
             capture_output=True,
             timeout=300,
@@ -131,8 +131,3 @@ def _check(recording: joulemap.Recording, case: Case) -> None:
     assert set(case.steps) <= set(recording.steps().label.words)
     names = {row["name"] for row in footprint.to_records()}
     assert [layer for layer in case.layers if not any(name.startswith(f"{layer}/") for name in names)] == []
-
-
-def _uncovered() -> dict[str, str]:
-    """The environment without coverage, which would make every program slower by half."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COV")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import joulemap
 
+from .environment import uncovered
 from .gloo import TRIES, unaborted
 
 pytest.importorskip("torch", reason="needs PyTorch")
@@ -58,11 +58,10 @@ def make_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def launch(folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAIN)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *LAUNCH, *RECORD],
         cwd=folder,
-        env={name: value for name, value in environment.items() if not name.startswith("COV")},
+        env={**uncovered(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
