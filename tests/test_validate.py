@@ -63,6 +63,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert "joulemap: block 1: " in done.stderr
     return folder, done
 
 

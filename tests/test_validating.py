@@ -327,6 +327,6 @@ def test_it_looks_at_a_block_as_it_looks_at_plain_steps(
                 self.stretches.append(stretches[1])
             return power
 
-    referee = Watched(tmp_path / "r.joulemap", tmp_path, Wanted())
+    referee = Watched(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
     assert referee._answered()
     assert referee.looks == 3

@@ -119,7 +119,7 @@ def command(
     whole = [*(["-m"] if module else []), program, *arguments]
     with tempfile.TemporaryDirectory() as scratch:
         path = recording or Path(scratch) / "validate.joulemap"
-        report = report_of(path, experiment(whole, path, wanted, warm_up), calibration)
+        report = report_of(path, experiment(whole, path, wanted, warm_up, _say), calibration)
     if as_json:
         print_json(report.to_json())
     else:
@@ -130,3 +130,8 @@ def command(
         from joulemap.validating.picture import page, picture
 
         output.write_text((page if output.suffix == ".html" else picture)(report))
+
+
+def _say(text: str) -> None:
+    """How it goes, between the lines of the program."""
+    click.echo(f"joulemap: {text}", err=True)

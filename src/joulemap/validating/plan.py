@@ -51,10 +51,13 @@ class Turns:
         self._wanted = wanted
         self._random = random.Random(wanted.seed)
         self._queue: list[Target] = []
+        self.known = 0
 
     def next(self, open_: Iterable[Target], truth: Callable[[Target], Truth | None]) -> Target | None:
-        """The next one of those that are open; None where all are known."""
-        still = [one for one in open_ if not self.is_known(truth(one))]
+        """The next one of those that are open; None where all are known. ``known`` says how many are."""
+        every = list(open_)
+        still = [one for one in every if not self.is_known(truth(one))]
+        self.known = len(every) - len(still)
         self._queue = [one for one in self._queue if one in still]
         if not self._queue:
             self._queue = still

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -47,8 +47,8 @@ PATIENCE_S = 10.0
 class Referee:
     """A thread. What it knows at the end: targets, those that were refused with the reason, and stretches."""
 
-    def __init__(self, recording: Path, folder: Path, wanted: Wanted) -> None:
-        self._path, self._folder, self._wanted = recording, folder, wanted
+    def __init__(self, recording: Path, folder: Path, wanted: Wanted, say: Callable[[str], None]) -> None:
+        self._path, self._folder, self._wanted, self._say = recording, folder, wanted, say
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name="joulemap validate", daemon=True)
         self._steps: list[tuple[int, int, str]] = []
@@ -136,6 +136,9 @@ class Referee:
                 self.reached = known if self._open() else "nothing of it can be executed again"
                 return
             self._order(target, power)
+            known = f"{turns.known} of {len(self._open())} known well enough"
+            left_s = max(until_s - time.monotonic(), 0.0)
+            self._say(f"block {self.blocks}: {target.name}; {known}, {left_s:.0f} s left")
             if not self._answered():
                 return
 

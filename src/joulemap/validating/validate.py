@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,13 @@ class Experiment:
     ran: Ran
 
 
-def experiment(program: Sequence[str], path: Path, wanted: Wanted, warm_up: int) -> Experiment:
-    """Run ``python PROGRAM…``, with its output on standard error, and order repetitions meanwhile."""
+def experiment(
+    program: Sequence[str], path: Path, wanted: Wanted, warm_up: int, say: Callable[[str], None]
+) -> Experiment:
+    """Run ``python PROGRAM…``, with its output on standard error, and order repetitions meanwhile; ``say`` is
+    told of each."""
     with tempfile.TemporaryDirectory() as folder:
-        referee = Referee(path, Path(folder), wanted).start()
+        referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
         try:
             ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder))
