@@ -20,6 +20,8 @@ with tf.Graph().as_default():
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=sides, logits=scores))
     step = v1.train.get_or_create_global_step()
     train = v1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+    with tf.control_dependencies([train]):
+        trained = step.read_value()  # fetched beside it, the count would be that before or after by chance
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for _ in range(10):
@@ -32,5 +34,5 @@ with tf.Graph().as_default():
     options = {"checkpoint_dir": "checkpoints", "hooks": hooks, "log_step_count_steps": None}
     with v1.train.MonitoredTrainingSession(**options) as session:
         while not session.should_stop():
-            _, now, count = session.run([train, loss, step], {places: inputs, sides: targets})
+            _, now, count = session.run([train, loss, trained], {places: inputs, sides: targets})
     show("monitored session", now, count)
