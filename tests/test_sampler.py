@@ -192,6 +192,16 @@ def test_a_counter_that_thaws_gives_its_energy_to_the_whole_time():
     assert trace.power_w == pytest.approx(100.0)
 
 
+def test_time_in_which_a_counter_stood_is_a_gap_however_few_its_updates_were():
+    """What is usual cannot be told from two long intervals."""
+    track = Track(CPU, "energy_j")
+    for second, energy_j in enumerate([0.0, 1.0, 1.0, 1.0, 1.0, 71.0, 72.0]):
+        track.saw(EPOCH_NS + second * S, energy_j)
+    trace = track.take()
+    assert [note.text for note in track.notes] == ["package-0 has not changed for 3.00 s."]
+    assert (list(trace.energy_j), list(trace.gap)) == ([1.0, 70.0, 1.0], [False, True, False])
+
+
 def test_a_counter_that_stands_at_zero_measures_zero():
     world = World()
     batches, summary = world.sample(FunctionChannel(lambda: 0.0, CPU))

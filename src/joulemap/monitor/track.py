@@ -51,6 +51,7 @@ class Track:
         self._edges: list[int] = []
         self._energies_j: list[float] = []
         self._unknown: list[int] = []  # intervals whose energy is not known, by their index
+        self._stood: list[int] = []  # intervals in which the counter was found frozen
         self._value = 0.0
         self._read_ns = 0
         self._changed_ever = False
@@ -101,7 +102,8 @@ class Track:
         energy_j, unknown = np.asarray(self._energies_j), np.zeros(len(edges) - 1, bool)
         unknown[self._unknown] = True
         gap = self._gaps(np.diff(edges)) | unknown
-        self._edges, self._energies_j, self._unknown = self._edges[-1:], [], []
+        gap[self._stood] = True
+        self._edges, self._energies_j, self._unknown, self._stood = self._edges[-1:], [], [], []
         return PowerTrace(self.domain, edges, self._known(energy_j, gap, unknown), gap)
 
     def finish(self) -> PowerTrace | None:
@@ -139,6 +141,8 @@ class Track:
         self._value = value
 
     def _count(self, t_ns: int, value: float) -> None:
+        if self._frozen:
+            self._stood.append(len(self._energies_j))
         self._frozen, self._changed_ever = False, True
         step_j = value - self._value
         if step_j < 0 and self._wraps_at_j is not None and step_j + self._wraps_at_j < self._wraps_at_j / 2:
