@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := joulemap/monitor/monitor.proto
 GENERATED := $(PROTO:%.proto=src/%_pb2.py)
+# A test that failed gets one second run, and is named at the end with what was wrong; ten tests at most.
+AGAIN := --reruns 1 --max-suite-reruns 10 --rerun-show-tracebacks
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format bench docs clean
@@ -29,7 +31,7 @@ demo: $(READY) $(GENERATED)  ## Train a small BERT for about a minute and show w
 
 test: $(READY) $(GENERATED)  ## Run the tests, with coverage
 	@sh scripts/chromium.sh
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(AGAIN)
 
 lint: $(READY) $(GENERATED)  ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
