@@ -1,12 +1,14 @@
-"""What recording costs the steps of a PyTorch program: short blocks with and without it, in one process.
+"""What recording costs the steps of a program: short blocks with and without it, in one process.
 
-    python benchmarks/blocks.py                     BERT of two layers, two minutes
+    python benchmarks/blocks.py                     PyTorch: a BERT of two layers, two minutes
+    python benchmarks/blocks.py --framework jax     JAX: a model of two such layers in linen
 
 Processes that are run in turns differ by more than recording costs, and so does one machine from minute to
 minute. Blocks of a second do not: each recorded one is compared with the plain one beside it. In plain
 blocks there is nothing of joulemap in the process, and the monitor is stopped; the recorder's clock, by which
 it counts its budget, runs in recorded blocks only. CPU time is said beside the time, since it is what a busy
-machine disturbs least.
+machine disturbs least. A block ends when all its work is done. Steps that were made are counted against those
+that were noticed, so that hooks that miss some do not pass as cheap ones.
 """
 
 from __future__ import annotations
@@ -17,25 +19,23 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from joulemap.frameworks.adapter import StepListener
-from joulemap.frameworks.torch.adapter import TorchAdapter
 from joulemap.monitor.child import start_monitor
-from joulemap.recorder.budget import DEFAULT_OVERHEAD, Plan
-from joulemap.recorder.journal import Journal
-from joulemap.recorder.sessions import Sessions
-from joulemap.recorder.steps import StepClock
+from joulemap.recorder.budget import DEFAULT_OVERHEAD
 from joulemap.recording import RecordingInfo, RecordingWriter
+from switch import Switch
 
 DRAWS = 4000
+Program = tuple[Callable[[], object], Callable[[], object]]
+"""One step of it, and what returns when all work of the steps is done."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,14 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Account:
+    """What tracing took by the recorder's own account: of the recorded blocks, and in seconds for what."""
+
+    share: float
+    spent_s: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Cost:
     """In percent of the plain blocks, with a 95 % interval."""
 
@@ -61,103 +69,35 @@ class Cost:
         return f"{self.percent:+.2f} % ({self.low:+.2f} … {self.high:+.2f} %)"
 
 
-class Listener:
-    """An adapter that can be taken out of the process and put back; it goes on counting its sessions."""
-
-    name, watches = TorchAdapter.name, TorchAdapter.watches
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._sessions: Counter[bool] = Counter()
-        self._adapter = TorchAdapter(folder)
-
-    @property
-    def problems(self) -> list[str]:
-        return self._adapter.problems
-
-    def put_in(self, steps: StepListener) -> None:
-        """Hook into torch, as at the start of a recording."""
-        self._adapter = TorchAdapter(self._folder)
-        for module in self.watches:
-            if module in sys.modules:
-                self._adapter.attach(module, steps)
-        assert self._adapter._profiler is not None
-        self._adapter._profiler._sessions = self._sessions
-
-    def attach(self, module: str, steps: StepListener) -> None:
-        self._adapter.attach(module, steps)
-
-    def start(self, folder: Path) -> None:
-        self._adapter.start(folder)
-
-    def stop(self) -> None:
-        self._adapter.stop()
-
-    def detach(self) -> None:
-        self._adapter.detach()
-
-
-class Switch:
-    """The inside of a recording, with a clock that stands still while it is out."""
-
-    def __init__(self, folder: Path, overhead: float) -> None:
-        self._adapter = Listener(folder / "torch")
-        self._journal = Journal(folder)
-        self._now_ns, self._since_ns = time.time_ns(), 0
-        self.sessions = Sessions(folder, self._journal, self._time_ns)
-        self.sessions.add(self._adapter)
-        self.clock = StepClock(Plan(overhead), self.sessions, self._journal, self._time_ns)
-
-    def _time_ns(self) -> int:
-        return self._now_ns + (time.monotonic_ns() - self._since_ns if self._since_ns else 0)
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Record meanwhile."""
-        self._adapter.put_in(self.clock)
-        self._since_ns = time.monotonic_ns()
-        yield
-        self._now_ns, self._since_ns = self._time_ns(), 0
-        self._adapter.detach()
-
-    def close(self) -> None:
-        """End a session that is open: it belongs to the block."""
-        if self.sessions.open:
-            self.clock._end_session()
-
-    def share(self) -> float:
-        """What tracing has cost by the recorder's own account, of the time of recorded blocks."""
-        return self.clock.budget.share(self._time_ns() / 1e9)
-
-
 def alternate(
-    step: Callable[[], object],
-    wait: Callable[[], None],
+    program: Program,
     *,
+    framework: str,
     seconds: float,
     block_s: float = 1.0,
     overhead: float = DEFAULT_OVERHEAD,
-) -> tuple[list[Block], float]:
-    """Blocks of about ``block_s``, plain and recorded in the order p r r p; ``wait`` returns when all work
-    of the steps is done. Also what tracing took by its own account."""
-    steps = _fitting(step, wait, block_s)
+) -> tuple[list[Block], Account]:
+    """Blocks of about ``block_s``, plain and recorded in the order p r r p; and the recorder's account."""
+    steps = _fitting(program, block_s)
     blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as made:
         writer = RecordingWriter.create(Path(made) / "r.joulemap", RecordingInfo(sys.argv, source="record"))
         monitor = start_monitor(writer.path)
-        switch = Switch(Path(made), overhead)
+        switch = Switch(framework, Path(made), overhead)
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s or len(blocks) % 4:
             recorded = len(blocks) % 4 in (1, 2)
             os.kill(monitor.pid, signal.SIGCONT if recorded else signal.SIGSTOP)
-            blocks.append(_block(step, wait, steps, switch if recorded else None))
+            blocks.append(_block(program, steps, switch if recorded else None))
         os.kill(monitor.pid, signal.SIGCONT)
         monitor.stop()
-        return blocks, switch.share()
+        _check(blocks, switch)
+        return blocks, Account(switch.share(), asdict(switch.clock.budget.spent))
 
 
-def _fitting(step: Callable[[], object], wait: Callable[[], None], block_s: float) -> int:
+def _fitting(program: Program, block_s: float) -> int:
     """How many steps take about so long; they warm up meanwhile."""
+    step, wait = program
     for count in (5, 5):
         begin_s = time.perf_counter()
         for _ in range(count):
@@ -166,12 +106,15 @@ def _fitting(step: Callable[[], object], wait: Callable[[], None], block_s: floa
     return max(3, round(block_s / ((time.perf_counter() - begin_s) / count)))
 
 
-def _block(step: Callable[[], object], wait: Callable[[], None], steps: int, switch: Switch | None) -> Block:
-    """What is timed includes sessions to their end, and not that joulemap is put in and taken out again."""
+def _block(program: Program, steps: int, switch: Switch | None) -> Block:
+    """What is timed includes sessions to their end, and not that joulemap is put in and taken out again, nor
+    the first step after that."""
+    step, wait = program
     before = 0 if switch is None else switch.clock.budget.sessions
     with nullcontext() if switch is None else switch.on():
-        step()
-        wait()
+        with nullcontext() if switch is None else switch.warming_up():
+            step()
+            wait()
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         for _ in range(steps):
             step()
@@ -181,6 +124,13 @@ def _block(step: Callable[[], object], wait: Callable[[], None], steps: int, swi
         wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     traced = switch is not None and switch.clock.budget.sessions > before
     return Block(switch is not None, steps, wall_s, cpu_s, traced)
+
+
+def _check(blocks: list[Block], switch: Switch) -> None:
+    """Every step of the recorded blocks was noticed, with the first one of each, and no hook failed."""
+    made = sum(block.steps + 1 for block in blocks if block.recorded)
+    assert switch.steps == made, f"{switch.steps} steps noticed of {made}"
+    assert not switch.problems, switch.problems
 
 
 def costs(blocks: list[Block]) -> dict[str, Cost]:
@@ -204,7 +154,7 @@ def _cost(took_s: Any) -> Cost:
     return Cost(float((recorded.sum() / plain.sum() - 1) * 100), float(low), float(high))
 
 
-def said(blocks: list[Block], share: float) -> dict[str, Any]:
+def said(blocks: list[Block], account: Account) -> dict[str, Any]:
     """All that was found, for people and for JSON."""
     steps = sum(block.steps for block in blocks if block.recorded)
     plain = [block for block in blocks if not block.recorded]
@@ -213,17 +163,19 @@ def said(blocks: list[Block], share: float) -> dict[str, Any]:
         "blocks": len(blocks),
         "recorded_steps": steps,
         "sessions": sum(block.traced for block in blocks),
-        "tracing_percent_by_its_own_account": 100 * share,
+        "tracing_percent_by_its_own_account": 100 * account.share,
+        **{f"tracing_{name}": took_s for name, took_s in account.spent_s.items()},
         "load": os.getloadavg()[0],
         "costs": {name: asdict(cost) for name, cost in costs(blocks).items()},
     }
 
 
-def _bert() -> Callable[[], object]:
-    """A step of training of a small BERT, from a config."""
+def _torch_program() -> Program:
+    """Training of a small BERT, from a config."""
     import torch
     from transformers import BertConfig, BertForPreTraining
 
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     size = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512, "vocab_size": 1000}
     model = BertForPreTraining(BertConfig(num_hidden_layers=2, **size))
@@ -237,23 +189,59 @@ def _bert() -> Callable[[], object]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    return step
+    return step, lambda: None
+
+
+def _jax_program() -> Program:
+    """Training of a model of the same size, called ahead of its results."""
+    import jax
+    import optax
+    from flax import linen
+
+    attention, norm, dense = linen.MultiHeadDotProductAttention, linen.LayerNorm, linen.Dense
+    layers = [(attention(num_heads=2), norm(), dense(512), linen.gelu, dense(128), norm()) for _ in range(2)]
+    model = linen.Sequential([linen.Embed(1000, 128), *chain(*layers), dense(1000)])
+    optimizer = optax.adamw(1e-4)
+    tokens = jax.random.randint(jax.random.key(0), (8, 64), 0, 1000)
+    weights = model.init(jax.random.key(1), tokens)
+
+    def loss(weights: Any) -> Any:
+        answers = model.apply(weights, tokens)
+        return optax.softmax_cross_entropy_with_integer_labels(answers, tokens).mean()
+
+    @jax.jit  # type: ignore[untyped-decorator]
+    def train_step(weights: Any, state: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(jax.grad(loss)(weights), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    trained = weights, optimizer.init(weights)
+
+    def step() -> None:
+        nonlocal trained
+        trained = train_step(*trained)
+
+    return step, lambda: jax.block_until_ready(trained)
+
+
+PROGRAMS = {"torch": _torch_program, "jax": _jax_program}
 
 
 def main() -> int:
     """Measure, and print; 1 where the lower end is above what was allowed."""
-    parser = argparse.ArgumentParser(description="What recording costs a PyTorch program, in blocks.")
+    parser = argparse.ArgumentParser(description="What recording costs a program, in blocks.")
+    parser.add_argument("--framework", choices=PROGRAMS, default="torch")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--block", type=float, default=1.0, help="seconds of one block")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
     args = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(1)
-    blocks, share = alternate(
-        _bert(), lambda: None, seconds=args.seconds, block_s=args.block, overhead=args.overhead
+    blocks, account = alternate(
+        PROGRAMS[args.framework](),
+        framework=args.framework,
+        seconds=args.seconds,
+        block_s=args.block,
+        overhead=args.overhead,
     )
-    found = said(blocks, share)
+    found = said(blocks, account)
     for name, value in found.items():
         if name != "costs":
             print(f"{name:36} {value:.4g}")
