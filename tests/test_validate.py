@@ -52,15 +52,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     (folder / "train.py").write_text(PROGRAM)
     options = ["--stop", "--budget", "5", "--calibration", "5", "--least", "0.5%", "--modules", "1", "--json"]
     options += ["--recording", "r.joulemap", "-o", "accuracy.svg"]
-    done = subprocess.run(
-        [sys.executable, "-m", "joulemap", "validate", *options, "train.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder), "JOULEMAP_METERS": ""},
-        timeout=400,
-        check=False,
-    )
+    done = _validate(folder, *options, "train.py")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "joulemap: block 1: " in done.stderr
@@ -109,26 +101,46 @@ def test_an_estimate_is_called_one(ran: Any) -> None:
     assert said["device"].startswith("CPU")
 
 
+def test_a_program_that_catches_nothing_ends_quietly_and_its_report_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MODEL + "while True:\n    step()\n")
+    options = ["--stop", "--budget", "0", "--calibration", "0", "--modules", "0", "--warm-up", "2"]
+    done = _validate(tmp_path, *options, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "joulemap: block 1: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+    assert "the budget is spent" in done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_a_program_that_fails_keeps_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import sys\nprint('no disk')\nsys.exit(3)")
+    done = _validate(tmp_path, "--stop", "a.py")
+    assert done.returncode == 3
+    assert "no disk" in done.stderr
+    assert "Nothing could be validated: the program ended before it was traced" in done.stderr
+    assert not done.stdout
+
+
 def test_what_is_no_program_or_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("print('nothing to validate')")
-    for arguments, why in ((["gone.py"], "does not exist"), (["-o", "a.png", "a.py"], ".svg or .html")):
-        done = subprocess.run(
-            [sys.executable, "-m", "joulemap", "validate", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+    for arguments, why in (
+        (["gone.py"], "does not exist"),
+        (["-o", "a.png", "a.py"], ".svg or .html"),
+        (["a.py"], "Nothing could be validated: the program ended before it was traced"),
+    ):
+        done = _validate(tmp_path, *arguments)
         assert done.returncode == 2
         assert why in done.stderr
-    done = subprocess.run(
-        [sys.executable, "-m", "joulemap", "validate", "a.py"],
-        cwd=tmp_path,
+
+
+def _validate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "joulemap", "validate", *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "JOULEMAP_METERS": ""},
+        timeout=400,
         check=False,
     )
-    assert done.returncode == 2
-    assert "Nothing could be validated: the program ended before it was traced" in done.stderr

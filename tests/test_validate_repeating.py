@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -337,7 +338,10 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert heard.labels == ["train"] * 4 + [again, "test", again, "train", "train", "test"]
 
 
-def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(tmp_path: Path) -> None:
+def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it is left to be as it was
     experiment = Experiment(tmp_path, Heard(), lambda: 0)
     said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
     (tmp_path / TARGETS).write_text(json.dumps(said))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from joulemap.commands.output import console, print_json
 from joulemap.errors import InputError
 from joulemap.units import parse_share
+
+if TYPE_CHECKING:
+    from joulemap.validating.report import Report
+    from joulemap.validating.validate import Experiment
 
 _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _PICTURES = (".svg", ".html")
@@ -108,8 +113,9 @@ def command(
     joulemap validate train.py --epochs 3
     joulemap validate --precision 2% --budget 600 -o accuracy.svg train.py
     """
+    from joulemap.recorder.child import end_like
     from joulemap.validating.plan import Wanted
-    from joulemap.validating.validate import experiment, report_of
+    from joulemap.validating.validate import experiment
 
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
@@ -119,7 +125,28 @@ def command(
     whole = [*(["-m"] if module else []), program, *arguments]
     with tempfile.TemporaryDirectory() as scratch:
         path = recording or Path(scratch) / "validate.joulemap"
-        report = report_of(path, experiment(whole, path, wanted, warm_up, _say), calibration)
+        found = experiment(whole, path, wanted, warm_up, _say)
+        report = _report(path, found, calibration)
+    if report is not None:
+        _show(report, as_json, output)
+    end_like(found.failure)
+
+
+def _report(path: Path, found: Experiment, calibrate_s: float) -> Report | None:
+    """What there is to say; nothing but why not, where the program failed before there was anything."""
+    from joulemap.validating.validate import report_of
+
+    try:
+        return report_of(path, found, calibrate_s)
+    except InputError as error:
+        if not found.failure:
+            raise
+        _say(error.message)
+        return None
+
+
+def _show(report: Report, as_json: bool, output: Path | None) -> None:
+    """Print it, and draw it where that was asked for."""
     if as_json:
         print_json(report.to_json())
     else:

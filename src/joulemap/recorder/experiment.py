@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulemap.frameworks.adapter import StepListener
+from joulemap.recorder.interruption import interrupt
 from joulemap.recorder.journal import Journal
 
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
@@ -122,7 +122,7 @@ class Experiment:
             self._journal.put("problem", f"{type(error).__name__}: {error}")
             self.stop()
             if self._stops:
-                signal.raise_signal(signal.SIGINT)
+                interrupt()
 
     def _border(self, label: str) -> None:
         """A step is about to begin. Another order holds from here, if there is one; and a step of another
@@ -139,7 +139,7 @@ class Experiment:
         if order is not None and order.get("stop"):
             self._close()
             self._journal.flush()
-            signal.raise_signal(signal.SIGINT)
+            interrupt()
         elif order is not None:
             self._aim(order["target"], order["times"] - 1, order["steps"])
         if self._start_ns is None:

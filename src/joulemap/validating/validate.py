@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from joulemap.validating.truth import FEWEST, Stretch, Truth, plain, step_energy
 MOST_OF_OTHERS = 0.1
 TRACED = 5
 """Steps that are traced after the warm-up: one session."""
+INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+"""How programs end that were interrupted: by the signal, or as a shell would say it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,12 @@ class Experiment:
 
     referee: Referee
     ran: Ran
+
+    @property
+    def failure(self) -> int:
+        """The program's exit code, where it failed by itself. The end that ``--stop`` asked
+        for is no failure."""
+        return 0 if self.referee.stopped and self.ran.code in INTERRUPTED else self.ran.code
 
 
 def experiment(
@@ -145,7 +154,7 @@ def _missing(referee: Referee, truths: dict[int, Truth]) -> list[NotValidated]:
 
 
 def _notes(found: Experiment, rows: Sequence[Row]) -> list[str]:
-    referee, code, notes = found.referee, found.ran.code, []
+    referee, notes = found.referee, []
     unsure = sum(not row.is_known for row in rows)
     if unsure:
         notes.append(
@@ -156,6 +165,6 @@ def _notes(found: Experiment, rows: Sequence[Row]) -> list[str]:
         notes.append(f"Before {referee.restless} of {referee.blocks} blocks the power was not level in time.")
     if referee.problem:
         notes.append(f"The experiment ended early: {referee.problem}.")
-    if code and not referee.stopped:
-        notes.append(f"The program failed (exit code {code}).")
+    if found.failure:
+        notes.append(f"The program failed (exit code {found.failure}).")
     return notes
