@@ -46,7 +46,8 @@ format: $(READY)  ## Bring the code into shape
 bench: $(READY) $(GENERATED)  ## Measure speed and memory; the table goes to benchmarks/results
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/blocks.py
+	$(BIN)/python benchmarks/blocks.py --framework torch
+	$(BIN)/python benchmarks/blocks.py --framework jax
 	$(BIN)/python benchmarks/calls.py
 
 docs: $(READY)  ## Build the documentation into site/

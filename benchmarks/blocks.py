@@ -89,9 +89,9 @@ def alternate(
             recorded = len(blocks) % 4 in (1, 2)
             os.kill(monitor.pid, signal.SIGCONT if recorded else signal.SIGSTOP)
             blocks.append(_block(program, steps, switch if recorded else None))
+            _check(blocks, switch)
         os.kill(monitor.pid, signal.SIGCONT)
         monitor.stop()
-        _check(blocks, switch)
         return blocks, Account(switch.share(), asdict(switch.clock.budget.spent))
 
 

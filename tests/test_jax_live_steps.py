@@ -214,6 +214,23 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert state() == before
 
 
+def test_hooks_may_be_put_in_and_out_again_and_again(tmp_path: Path) -> None:
+    from jax._src import traceback_util
+
+    function = double()
+    function(X)  # JAX runs it without Python from now on
+    noticed, kept = [], []
+    for _ in range(4):
+        with attached(tmp_path) as (_, heard):
+            for _ in range(5):
+                function(X)
+            noticed.append(heard.steps[:-1])
+            kept.append(len(traceback_util._exclude_paths))
+        function(X)
+    assert noticed == [["double"] * 4] * 4
+    assert len(set(kept)) == 1
+
+
 def test_results_are_waited_for_in_sessions_only(tmp_path: Path) -> None:
     waits, waited = False, []
     finder = StepFinder(Watch("JAX"), lambda: waits, waited.append)

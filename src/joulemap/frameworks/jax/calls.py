@@ -168,6 +168,7 @@ class _PostHook:
         return hook
 
 
+@functools.cache  # JAX keeps a list
 def unseen(file: str) -> None:
     """A file's frames are none of the program's: not in tracebacks, nor where its operations are made."""
     from jax._src import source_info_util, traceback_util
