@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import pickle
@@ -20,7 +21,7 @@ import joulemap
 from joulemap import account
 from joulemap.frameworks.imported import named_share
 from joulemap.recording import Recording
-from tests.torch_live import attached, session
+from tests.torch_live import attached, layers, session
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -182,10 +183,11 @@ class Failing(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 def frames(call: Any) -> list[str]:
+    """Of the error that it raises: everything that is printed, with places in lines."""
     try:
         call()
     except ValueError as error:
-        return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        return traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
     return []
 
 
@@ -194,11 +196,64 @@ def frames(call: Any) -> list[str]:
 )
 def test_tracebacks_are_the_programs_own(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Sequential(Failing()))
-    plain = frames(lambda: model(1))
+
+    def fails() -> None:
+        model(1)
+
+    plain = frames(fails)
     with attached(tmp_path) as (adapter, _):
-        assert frames(lambda: model(1)) == plain
+        assert frames(fails) == plain
         with session(adapter, tmp_path):
-            assert frames(lambda: model(1)) == plain
+            assert frames(fails) == plain
+
+
+class Deep(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Says how many frames it lies below the program."""
+
+    def forward(self, x: Any) -> Any:
+        return len(inspect.stack(0))
+
+
+def test_calls_of_modules_lie_no_deeper(tmp_path: Path) -> None:
+    """Not a frame of ours is among them, in a session or out of it."""
+    model = torch.nn.Sequential(torch.nn.Sequential(Deep()))
+    plain = model(1)
+    with attached(tmp_path) as (adapter, _):
+        assert model(1) == plain
+        with session(adapter, tmp_path):
+            assert model(1) == plain
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 adds a frame where an error is raised again"
+)
+def test_who_replaced_the_call_of_modules_before_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, heard = torch.nn.Module.__call__, []
+
+    @functools.wraps(original)
+    def theirs(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        heard.append(type(module).__name__)
+        return original(module, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "__call__", theirs)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2)).eval()
+    failing = torch.nn.Sequential(Failing())
+
+    def fails() -> None:
+        failing(1)
+
+    plain = frames(fails)
+    heard.clear()
+    with attached(tmp_path) as (adapter, steps):
+        with session(adapter, tmp_path):
+            model(torch.ones(2))
+        assert frames(fails) == plain
+    assert heard == ["Sequential", "Linear", "Sequential", "Failing"]
+    assert steps.steps == ["inference", "inference"]
+    assert "0" in layers(tmp_path)
+    assert torch.nn.Module.__call__ is theirs
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

@@ -2,7 +2,8 @@
 
 ``Module.__call__`` is the one place that every call passes, of modules that exist and of those to come. Hooks
 on modules would be seen by the compiler, which breaks its graphs at them, and by whoever copies or
-pickles a module. Outside of sessions a call inside a call costs a look at two flags.
+pickles a module. Outside of sessions a call inside a call costs a look at two flags, in a frame that is there
+anyway: programs with many small modules make thousands a second.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
+from joulemap.frameworks.torch.graft import grafted
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
@@ -37,6 +40,10 @@ class _Call(NamedTuple):
     flow: Dataflow | None
 
 
+_Begins = Callable[[Any, Any, Any], _Call | None]
+_Ends = Callable[[_Call, Any], None]
+
+
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
     feeds what."""
@@ -46,21 +53,32 @@ class Calls:
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
+        self._learns = False
         self._thread = _Thread()
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
         from torch.nn import Module
 
-        patches.put(Module, "__call__", self._around(Module.__call__))
+        patches.put(Module, "__call__", self._listening(Module.__call__))
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
         return self._thread.inside
 
-    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        thread = self._thread
+    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that torch calls for every module, and ours with it."""
         begins, ends = self._beginning(), self._ending()
+        condition = "_calls.tracing or not _thread.inside"
+        ours = {"_begins": begins, "_ends": ends, "_calls": self, "_thread": self._thread}
+        made = grafted(original, condition, **ours) if isinstance(original, FunctionType) else None
+        called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
+        instead(called, original)
+        return unseen(called)
+
+    def _around(self, original: Callable[..., Any], begins: _Begins, ends: _Ends) -> Callable[..., Any]:
+        """The same where somebody has replaced that function before us, or its source is not there."""
+        thread = self._thread
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -76,10 +94,9 @@ class Calls:
                 if call is not None:
                     ends(call, output)
 
-        instead(called, original)
-        return unseen(called)
+        return called
 
-    def _beginning(self) -> Callable[[Any, Any, Any], _Call | None]:
+    def _beginning(self) -> _Begins:
         """What happens when a call begins."""
         from torch._C._profiler import _RecordFunctionFast
 
@@ -105,7 +122,7 @@ class Calls:
 
         return unseen(begins)
 
-    def _ending(self) -> Callable[[_Call, Any], None]:
+    def _ending(self) -> _Ends:
         """What happens when it ends."""
         thread, attempt = self._thread, aside(self._watch)
 
@@ -129,8 +146,8 @@ class Calls:
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
-        learns = torch.is_grad_enabled() and bool(module.training) and any_optimizer()
-        self._finder.call_begins(learns)
+        self._learns = self._learns or any_optimizer()
+        self._finder.call_begins(self._learns and torch.is_grad_enabled() and bool(module.training))
 
 
 def any_optimizer() -> bool:
