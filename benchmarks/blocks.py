@@ -30,6 +30,7 @@ import numpy as np
 
 from joulemap.monitor.child import start_monitor
 from joulemap.recorder.budget import DEFAULT_OVERHEAD
+from joulemap.recorder.budget import Cost as Spent
 from joulemap.recording import RecordingInfo, RecordingWriter
 from switch import Switch
 
@@ -51,10 +52,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Account:
-    """What tracing took by the recorder's own account: of the recorded blocks, and in seconds for what."""
+    """What tracing took by the recorder's own account: of the time of recorded blocks, and each session."""
 
     share: float
-    spent_s: dict[str, float]
+    sessions: list[Spent]
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def alternate(
             _check(blocks, switch)
         os.kill(monitor.pid, signal.SIGCONT)
         monitor.stop()
-        return blocks, Account(switch.share(), asdict(switch.clock.budget.spent))
+        return blocks, Account(switch.share(), switch.spent())
 
 
 def _fitting(program: Program, block_s: float) -> int:
@@ -164,7 +165,9 @@ def said(blocks: list[Block], account: Account) -> dict[str, Any]:
         "recorded_steps": steps,
         "sessions": sum(block.traced for block in blocks),
         "tracing_percent_by_its_own_account": 100 * account.share,
-        **{f"tracing_{name}": took_s for name, took_s in account.spent_s.items()},
+        "tracing_start_s": sum(one.start_s for one in account.sessions),
+        "tracing_slow_down_s": sum(one.slow_down_s for one in account.sessions),
+        "tracing_stop_s": sum(one.stop_s for one in account.sessions),
         "load": os.getloadavg()[0],
         "costs": {name: asdict(cost) for name, cost in costs(blocks).items()},
     }

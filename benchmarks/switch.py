@@ -15,8 +15,8 @@ from typing import Any
 
 from joulemap.frameworks.adapter import Asynchronous, StepListener
 from joulemap.frameworks.live import FRAMEWORKS
-from joulemap.recorder.budget import Plan
-from joulemap.recorder.journal import Journal
+from joulemap.recorder.budget import Cost, Plan
+from joulemap.recorder.journal import Journal, read_journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.steps import StepClock
 
@@ -95,7 +95,7 @@ class Switch:
 
     def __init__(self, framework: str, folder: Path, overhead: float) -> None:
         self._adapter = Relay(framework, folder / framework)
-        self._journal = Journal(folder)
+        self._folder, self._journal = folder, Journal(folder)
         self._now_ns, self._since_ns = time.time_ns(), 0
         self.sessions = HeldSessions(folder, self._journal, self._time_ns)
         self.sessions.add(self._adapter)
@@ -135,6 +135,17 @@ class Switch:
         """How many were noticed, with one that is open."""
         return self.clock._count + self.clock.is_open()
 
+    def spent(self) -> list[Cost]:
+        """What each session has cost so far."""
+        self._journal.flush()
+        return [_cost(content) for what, content in read_journal(self._folder) if what == "session"]
+
     def share(self) -> float:
         """What tracing has cost by the recorder's own account, of the time of recorded blocks."""
         return self.clock.budget.share(self._time_ns() / 1e9)
+
+
+def _cost(session: dict[str, Any]) -> Cost:
+    """From a session's line of the journal."""
+    start_s = (session["started_ns"] - session["opened_ns"]) / 1e9
+    return Cost(start_s, session["slow_down_s"], (session["closed_ns"] - session["closing_ns"]) / 1e9)
