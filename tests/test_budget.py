@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulemap.recorder.budget import MOST_STEPS, WARM_UP, Budget, Cost, Plan
+from joulemap.recorder.budget import FOR_SESSIONS, MOST_STEPS, WARM_UP, Budget, Cost, Plan
 
 
 def play(
@@ -55,8 +56,27 @@ def test_the_budget_holds_but_for_the_one_session_that_is_always_held(
     budget, traced, end_s = play(Plan(overhead), step_s, steps, stop_s=stop_s, slow_down=slow_down)
     first_s = 0.0003 + slow_down * step_s + stop_s
     dearer = MOST_STEPS * slow_down * step_s  # a session may take five steps where the one before took one
-    assert budget.spent.total_s <= overhead * end_s + first_s + dearer
+    assert budget.spent.total_s <= FOR_SESSIONS * overhead * end_s + first_s + dearer
     assert traced
+
+
+def test_hooks_and_monitor_have_a_part_of_the_budget() -> None:
+    """In a run that is long enough, sessions take what is theirs and leave the rest."""
+    budget, _, end_s = play(Plan(), 0.036, 20_000, slow_down=0.3, start_s=0.05, stop_s=0.15)
+    assert 0.5 * FOR_SESSIONS < budget.share(end_s) / 0.01 <= FOR_SESSIONS < 1
+
+
+def test_what_the_step_after_a_session_takes_longer_is_a_cost_too() -> None:
+    budget = Budget(Plan(), 0.0)
+    for seconds in (0.1, 0.1, 0.1):
+        budget.step_ended("train", seconds, traced=False, compiled=False)
+    for longer_s, known_s in ((0.04, 0.04), (-0.01, 0.0), (30.0, 0.1)):  # the last one saved a checkpoint
+        budget.spent = Cost()
+        budget.session_ended(["train"], Cost(stop_s=0.2), 1.0)
+        for seconds in (0.1 + longer_s, 0.15):
+            assert budget.step_ended("train", seconds, traced=False, compiled=False) == 0.0
+        assert budget.spent.after_s == pytest.approx(known_s)
+        assert budget.spent.total_s == pytest.approx(0.2 + known_s)
 
 
 def test_warm_up_is_left_alone_and_the_first_session_comes_right_after_it() -> None:

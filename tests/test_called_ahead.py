@@ -101,6 +101,40 @@ def test_one_step_that_took_long_is_no_measure() -> None:
     assert budget.step_ended("train", 0.11, traced=True, compiled=False) == pytest.approx(0.01)
 
 
+@given(computes_s=st.floats(0.001, 0.017), steps=st.integers(40, 400))
+def test_who_is_never_ahead_is_held_up(computes_s: float, steps: int) -> None:
+    """A program that keeps its device waiting: it calls for longer than the device computes. What is left of
+    a step before a session is waited for, and nobody would have waited for it otherwise."""
+    budget = Budget(Plan(), 0.0)
+    calls = Caller(computes_s).run(budget, steps)
+    alone = Caller(computes_s).run(Budget(Plan(0.0), 0.0), steps)
+    assert budget.spent.waited_s == pytest.approx(computes_s * calls.sessions)
+    assert budget.spent.total_s == pytest.approx(calls.now_s - alone.now_s)
+
+
+@dataclass
+class Caller:
+    """Each step takes 36 ms to call, and leaves something to be computed when it returns."""
+
+    computes_s: float
+    now_s: float = 0.0
+    sessions: int = 0
+
+    def run(self, budget: Budget, steps: int) -> Caller:
+        for number in range(steps):
+            if not budget.steps_to_trace("train", number, self.now_s):
+                self.now_s += 0.036
+                budget.step_ended("train", 0.036, traced=False, compiled=False)
+                continue
+            cost = Cost(start_s=0.01, waited_s=budget.waited(self.computes_s), stop_s=0.2)
+            took_s = 0.036 + self.computes_s  # it ends when all is computed
+            cost.slow_down_s = budget.step_ended("train", took_s, traced=True, compiled=False)
+            self.now_s += self.computes_s + 0.01 + took_s + 0.2
+            budget.session_ended(["train"], cost, self.now_s)
+            self.sessions += 1
+        return self
+
+
 @dataclass
 class Ahead:
     """An adapter that has to wait before a session."""
@@ -141,6 +175,21 @@ def test_what_is_waited_for_before_a_session_is_the_last_steps(fails: bool, tmp_
     assert story.steps[0] == (0, 5 + waited_ns, "train", UNTRACED)
     assert story.steps[1] == (5 + waited_ns, 10 + waited_ns, "train", UNTRACED if fails else TRACED)
     assert [session["opened_ns"] for session in story.sessions] == [5 + waited_ns] * (not fails)
+
+
+def test_a_wait_that_held_the_program_up_is_counted_once(tmp_path: Path) -> None:
+    """Half a step is 50 ms, and the wait takes 20."""
+    now_ns, journal = [0], Journal(tmp_path)
+    sessions = Sessions(tmp_path, journal, lambda: now_ns[0])
+    sessions.add(Ahead(now_ns))
+    steps = StepClock(Plan(), sessions, journal, lambda: now_ns[0])
+    for _ in range(6):
+        steps.begin("train")
+        now_ns[0] += 100_000_000
+        steps.end()
+    journal.close()
+    assert steps.budget.sessions == 1
+    assert steps.budget.spent.waited_s == 0.02
 
 
 def test_a_wait_long_after_the_last_step_is_none_of_it(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from joulemap.frameworks.adapter import Asynchronous
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.raw import read_raw
@@ -166,3 +168,25 @@ def test_the_programs_own_word_on_the_tracer_stands(monkeypatch: pytest.MonkeyPa
     residue.session_begins()
     residue.clear()
     assert os.environ["TEARDOWN_CUPTI"] == "0"
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_what_a_gpu_had_still_to_do_is_no_time_of_the_tracer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that takes a while, of which there is nothing but the waiting."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    from tests.torch_live import attached, session
+
+    waits = [0.05]
+    monkeypatch.setattr("joulemap.frameworks.torch.gpus.in_use", lambda: True)
+    monkeypatch.setattr(
+        "joulemap.frameworks.torch.gpus.wait", lambda: time.sleep(waits.pop() if waits else 0)
+    )
+    with attached(tmp_path) as (adapter, _):
+        assert isinstance(adapter, Asynchronous)
+        with session(adapter, tmp_path):
+            assert adapter.waited_s >= 0.05
+        monkeypatch.setattr("joulemap.frameworks.torch.gpus.in_use", lambda: False)
+        with session(adapter, tmp_path, 1):
+            assert adapter.waited_s == 0.0

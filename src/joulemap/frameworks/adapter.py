@@ -94,7 +94,8 @@ class Asynchronous(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """How long the last ``start`` waited. The program would have waited for it somewhere else."""
+        """How long the last ``start`` waited. Whether the program would have waited for it somewhere else, or
+        was held up, is the recorder's to tell."""
         ...
 
 

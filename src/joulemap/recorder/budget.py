@@ -1,9 +1,10 @@
 """Which steps to trace, so that tracing costs no more than was allowed.
 
-Tracing a step costs the start of the profiler, the slow-down while it runs, and the stop. All three are
-measured as it goes. After warm-up one session is always held, because without one nothing can be said of
-what the energy went to; the next ones wait until the total is within the budget again, and are spread over
-the run: the longer it lasts, the further apart.
+Tracing a step costs the start of the profiler, the slow-down while it runs, the stop, and what the next step
+still takes longer. All of it is measured as it goes. After warm-up one session is always held, because
+without one nothing can be said of what the energy went to; the next ones wait until the total is within the
+budget again, and are spread over the run: the longer it lasts, the further apart. The budget is for
+everything: a part of it is left to what costs a little all the time, the hooks and the monitor.
 
 How long a step takes untraced is the median of the last ones. A program that calls ahead of its results (JAX
 computes asynchronously) has steps that return at once, and waits somewhere else for many of them together.
@@ -24,8 +25,11 @@ SESSION_S = 0.1
 """A session takes as many steps as fit in here, but one at least and five at most."""
 APART = 0.05
 """Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
+FOR_SESSIONS = 0.75
+"""What sessions may take of the budget. The rest is for what costs all the time, and cannot be measured from
+inside: hooks take some 50 µs of a step, and the monitor a turn now and then where all cores are busy."""
 FOR_SLICES = 0.5
-"""What slices may take of the budget: steps may yet come, and they are the better examples."""
+"""What slices may take of that: steps may yet come, and they are the better examples."""
 RECENT = 31
 
 
@@ -51,15 +55,21 @@ class Cost:
     start_s: float = 0.0
     slow_down_s: float = 0.0
     stop_s: float = 0.0
+    waited_s: float = 0.0
+    """Before the start, for a device, where the program would not have waited for it."""
+    after_s: float = 0.0
+    """What the step after a session took longer than usual."""
 
     @property
     def total_s(self) -> float:
-        return self.start_s + self.slow_down_s + self.stop_s
+        return self.start_s + self.slow_down_s + self.stop_s + self.waited_s + self.after_s
 
     def add(self, other: Cost) -> None:
         self.start_s += other.start_s
         self.slow_down_s += other.slow_down_s
         self.stop_s += other.stop_s
+        self.waited_s += other.waited_s
+        self.after_s += other.after_s
 
 
 @dataclass
@@ -80,11 +90,12 @@ class _Kind:
             return median_s  # so that one step that took very long does not count
         return mean_s
 
-    def settled(self, waited_s: float) -> None:
+    def settled(self, waited_s: float) -> bool:
         """All that was called has been computed, after a wait: a long one where it was called ahead."""
         self.took_s += waited_s
         ahead = waited_s > (self._median_s() or 0.0) / 2
         self.mean_s = self.took_s / max(self.called, 1) if ahead else None
+        return ahead
 
     def _median_s(self) -> float | None:
         return sorted(self.untraced_s)[len(self.untraced_s) // 2] if self.untraced_s else None
@@ -101,6 +112,7 @@ class Budget:
         self._dearest_s = 0.0
         self._kinds: dict[str, _Kind] = {}
         self._last = _Kind()
+        self._just_traced = False
 
     def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
         """How many steps to trace from this one on; 0 for none."""
@@ -136,22 +148,32 @@ class Budget:
         kind.seen += 1
         if compiled:
             return 0.0
-        if not traced:
-            kind.untraced_s.append(seconds)
-            kind.called += 1
-            kind.took_s += seconds
-            return 0.0
         usual_s = kind.usual_s()
-        return max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
+        longer_s = max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
+        if traced:
+            return longer_s
+        if self._just_traced:  # no more than twice as long by our doing: it may have done something else
+            self.spent.after_s += min(longer_s, usual_s or 0.0)
+            self._just_traced = False
+        kind.untraced_s.append(seconds)
+        kind.called += 1
+        kind.took_s += seconds
+        return 0.0
 
-    def waited(self, seconds: float) -> None:
-        """Before a session, the program's last steps were computed to their end. Without us it would have
-        waited for them somewhere else: that is time of these steps, and no cost."""
-        self._last.settled(seconds)
+    def waited(self, seconds: float) -> float:
+        """Before a session, the program's last steps were computed to their end; what it lost is returned.
+
+        Where that takes long, the program calls ahead of a device that has no pause. The device goes on
+        meanwhile, and the program would have waited for it somewhere else: that is time of these steps, and
+        no cost. Where it takes less than half a step, it is the device that waits for the program, which was
+        held up for as long.
+        """
+        return 0.0 if self._last.settled(seconds) else seconds
 
     def session_ended(self, labels: Sequence[str], cost: Cost, now_s: float) -> None:
         """Learn what a session cost."""
         self.sessions += 1
+        self._just_traced = True
         self._last_s = now_s
         self.spent.add(cost)
         self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
@@ -173,7 +195,7 @@ class Budget:
         elapsed_s = now_s - self._start_s
         if now_s - self._last_s < APART * elapsed_s:
             return False
-        allowed_s = part * self.plan.overhead * (elapsed_s - self.spent.total_s)
+        allowed_s = part * FOR_SESSIONS * self.plan.overhead * (elapsed_s - self.spent.total_s)
         return self.spent.total_s + self._dearest_s <= allowed_s
 
     def _fitting(self, kind: _Kind) -> int:

@@ -42,7 +42,7 @@ class StepClock:
         self._count = 0
         self._to_trace = self._traced = 0
         self._labels: list[str] = []
-        self._slow_down_s = 0.0
+        self._slow_down_s = self._waited_s = 0.0
         self._slice_ns: int | None = None
         self._border_ns = now_ns()
         self._off = False
@@ -114,7 +114,7 @@ class StepClock:
             steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
             if steps:
                 self._to_trace = steps if self._sessions.start() else 0
-                self.budget.waited(self._sessions.waited_s)
+                self._waited_s += self.budget.waited(self._sessions.waited_s)
         self._start_ns = self._now_ns()
 
     def _close(self) -> None:
@@ -144,8 +144,10 @@ class StepClock:
 
     def _end_session(self) -> None:
         cost = self._sessions.stop(self._traced, self._slow_down_s)
+        cost.waited_s = self._waited_s
         self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
-        self._labels, self._traced, self._to_trace, self._slow_down_s = [], 0, 0, 0.0
+        self._labels, self._traced, self._to_trace = [], 0, 0
+        self._slow_down_s = self._waited_s = 0.0
 
     def slice(self) -> None:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""

@@ -40,6 +40,11 @@ class TorchAdapter(HookedAdapter):
         """Whether the program has made no step yet, and looks as if it would."""
         return not self._finder.any_found and bool(self._watch.attempt(self._beginning.lasts))
 
+    @property
+    def waited_s(self) -> float:
+        """How long the last ``start`` waited for what GPUs had still to do."""
+        return 0.0 if self._profiler is None else self._profiler.waited_s
+
     def _hook(self, module: str) -> None:
         attempt = self._watch.attempt
         if module == "torch":

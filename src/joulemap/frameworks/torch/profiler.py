@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +37,7 @@ class Profiler:
         self._starting = self._theirs = False
         self._session: Any = None
         self._on_gpu = False
+        self.waited_s = 0.0
         self._folder = Path()
         self._sessions: Counter[bool] = Counter()
         self._disable: Callable[[], Any] = profiler._disable_profiler
@@ -50,6 +52,7 @@ class Profiler:
         import torch
 
         with self._lock:
+            self.waited_s = 0.0
             if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
                 raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
             of_step = self._watch.steps.is_open()  # or of a slice of time
@@ -57,7 +60,7 @@ class Profiler:
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
             self._on_gpu = gpus.in_use()
             if self._on_gpu:
-                gpus.wait()
+                self._wait()
                 self._residue.session_begins()
             thorough = _is_power_of_four(self._sessions[of_step] + 1)
             self._session = self._entered(with_shapes=thorough)
@@ -66,6 +69,12 @@ class Profiler:
             self._calls.names.learn()
             self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
+
+    def _wait(self) -> None:
+        """Until GPUs have done what they were given; ``waited_s`` says how long that took."""
+        begin_s = time.perf_counter()
+        gpus.wait()
+        self.waited_s = time.perf_counter() - begin_s
 
     def _entered(self, with_shapes: bool) -> Any:
         self._starting = True
