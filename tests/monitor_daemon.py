@@ -47,7 +47,7 @@ class Daemon:
     def stop(self, how=signal.SIGTERM):
         """Its exit code."""
         self.process.send_signal(how)
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         self.process.stdout.close()
         return code
 

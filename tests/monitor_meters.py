@@ -143,7 +143,7 @@ class Feeder:
             self._thread.join()
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=60.0):
     """Until it holds; what it returned."""
     until = time.monotonic() + seconds
     while not (found := condition()):

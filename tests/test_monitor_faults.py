@@ -12,7 +12,9 @@ import pytest
 
 from joulemap.monitor.child import start_monitor
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.units import NS_PER_S
 
+from .fault_meters import BOARD
 from .monitor_meters import Feeder, wait_for
 
 METERS = "tests.fault_meters:two_families"
@@ -82,19 +84,20 @@ def test_stopped_for_five_seconds(start, feeder, tmp_path):
     handle = start(path)
     feeder.start()
     wait_for(lambda: batches(path) >= 1)
-    before_ns = time.monotonic_ns()
     os.kill(handle.pid, signal.SIGSTOP)
+    stopped_ns = time.time_ns()
     time.sleep(STOPPED_S)
+    continued_ns = time.time_ns()
     os.kill(handle.pid, signal.SIGCONT)
-    stopped_s = (time.monotonic_ns() - before_ns) / 1e9
     wait_for(lambda: batches(path) >= 3)
     feeder.stop()
     report = handle.stop()
     counter, board = traces(path)["package-0"], traces(path)["board"]
     assert counter.total_j == pytest.approx(feeder.fed_j)
     for trace in (counter, board):
-        longest_s = float(np.diff(trace.edges_ns)[trace.gap].max()) / 1e9
-        assert STOPPED_S * 0.9 < longest_s < stopped_s + 1
+        inside = (trace.edges_ns > stopped_ns + NS_PER_S // 2) & (trace.edges_ns < continued_ns)
+        assert not inside.any()
+        assert trace.gap[np.searchsorted(trace.edges_ns, continued_ns) - 1]
     assert counter.energy_j[counter.gap].sum() > 0
     assert board.energy_j[board.gap].sum() == 0
     seen_s = (board.edges_ns[-1] - board.edges_ns[0]) / 1e9 - board.gap_s
@@ -175,23 +178,25 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(start, feeder, small_disk
     report = handle.stop()
     counter, board = traces(path)["package-0"], traces(path)["board"]
     assert counter.total_j == pytest.approx(feeder.fed_j)
-    assert not board.gap.any()
+    due = (board.edges_ns[-1] - board.edges_ns[0]) / (BOARD.update_period_s * NS_PER_S)
+    assert due - len(board) <= report.quality.missed + 50  # a part that was lost would have had a hundred
     notes = Recording.open(path).table("notes")["text"].to_pylist()
     assert any("the disk is full" in note and "Written later" in note for note in notes)
     assert not [note for note in report.notes if "cannot be written" in note]
 
 
 def test_killed_it_has_lost_no_more_than_the_last_second_of_anything(start, feeder, tmp_path):
-    """Facts and the monitor's own figures are written as often as power is."""
+    """Facts and the monitor's own figures are written as often as power is: one part behind at most."""
     path = tmp_path / "run.joulemap"
     handle = start(path)
     feeder.start()
-    wait_for(lambda: batches(path) >= 2)
+    wait_for(lambda: batches(path) >= 2 and rows(path, "facts") >= 1)
     os.kill(handle.pid, signal.SIGKILL)
     handle.stop()
     assert rows(path, "monitor") >= batches(path) - 1 >= 1
     assert rows(path, "facts") >= 1
     figures = Recording.open(path).table("monitor")
     assert {"missed", "late_p50_s", "late_p99_s", "cpu_s"} <= set(figures.column_names)
-    last_ns = traces(path)["package-0"].edges_ns[-1]
-    assert abs(figures["t_ns"][-1].as_py() - last_ns) < 2e9
+    before_the_last_ns = Recording.open(path).shares()["package-0"].edges_ns[-2]
+    assert figures["t_ns"][-1].as_py() >= before_the_last_ns
+    assert traces(path)["package-0"].edges_ns[-1] > before_the_last_ns

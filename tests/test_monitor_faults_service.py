@@ -34,7 +34,7 @@ def undisturbed(daemon, feeder):
         feeder.step()
         yield
         with MonitorClient(daemon.path) as another:
-            assert another.describe().sessions == 1
+            wait_for(lambda: another.describe().sessions == 1)
         feeder.step()
         session.stop()
         parts = list(session.parts())
@@ -45,7 +45,7 @@ def undisturbed(daemon, feeder):
 
 def connected(daemon):
     raw = socket.socket(socket.AF_UNIX)
-    raw.settimeout(20)
+    raw.settimeout(60)
     raw.connect(str(daemon.path))
     return raw
 

@@ -1,5 +1,6 @@
 """Reading from a monitor in another process: everything it measures, nothing made up while it is away."""
 
+import json
 import os
 import signal
 import socket
@@ -26,10 +27,18 @@ from joulemap.monitor.sampler import Sampler
 from joulemap.monitor.waiter import PipeWaiter
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace
+from joulemap.units import NS_PER_S
 
 from .monitor_daemon import NOBODY, Daemon, plain_environment, python_for_nobody
 from .monitor_meters import Feeder, FunctionChannel, FunctionMeter, open_descriptors, wait_for
 from .recordings import REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A machine that is busy may take long to answer, and is there all the same."""
+    for name in ("PROBE_S", "START_S", "SETTLE_S"):
+        monkeypatch.setattr(remote, name, 60.0)
 
 
 @contextmanager
@@ -44,7 +53,7 @@ def sampled(meter):
         yield batches
     finally:
         waiter.stop()
-        thread.join(20)
+        thread.join(60)
         waiter.close()
 
 
@@ -63,17 +72,17 @@ def notes(batches):
 
 
 def test_it_keeps_the_resolution_and_loses_nothing_at_the_end(folder, feeder, daemon):
-    """What the monitor reads every 4 ms arrives with all its edges, to the last joule, of just now."""
+    """What the monitor reads every 4 ms arrives with all its edges, ten times a second, to the last joule."""
     meter = RemoteMeter(daemon.path)
     assert meter.probe() == Probe(True, f"The monitor at {daemon.path} reads package-0.")
     with sampled(meter) as batches:
         feeder.start()
-        wait_for(lambda: feeder.fed_j > 30)
+        wait_for(lambda: sum(len(part) for batch in list(batches) for part in batch.power) > 30)
         assert wait_for(meter.facts) == {"CPU:0 load_percent": 12.5}
         feeder.stop()
     trace = joined(batches)
     assert trace.total_j == pytest.approx(feeder.fed_j)
-    assert len(trace) > 30
+    assert np.median(np.diff(trace.edges_ns)) < remote.PART_EVERY_S * NS_PER_S / 2
     with MonitorClient(daemon.path) as client:
         wait_for(lambda: client.describe().sessions == 0)
 
@@ -151,7 +160,7 @@ def test_opening_and_closing_leaves_nothing_behind(folder, feeder, daemon):
     threads, descriptors = threading.active_count(), open_descriptors()
     for _ in range(20):
         once()
-    assert threading.active_count() <= threads
+    wait_for(lambda: threading.active_count() <= threads)
     wait_for(lambda: open_descriptors() <= descriptors + 2)
 
 
@@ -267,7 +276,7 @@ def test_devices_that_are_read_here_are_not_fetched_by_another_number(folder, fe
 
 
 UNPRIVILEGED = """
-import sys
+import json, sys
 from pathlib import Path
 from joulemap.monitor.child import start_monitor
 from joulemap.recording import RecordingInfo, RecordingWriter
@@ -275,7 +284,7 @@ with RecordingWriter.create(sys.argv[1], RecordingInfo()) as writer:
     handle = start_monitor(writer.path)
     print(*(domain.name for domain in handle.domains), flush=True)
     sys.stdin.readline()
-    print(handle.stop().notes, flush=True)
+    print(json.dumps(list(handle.stop().notes)), flush=True)
 """
 
 
@@ -306,7 +315,8 @@ def test_an_unprivileged_program_is_measured_without_any_configuration(folder, m
             assert program.stdout.readline() == "package-0\n"
             feeder.put(42.0)
             print(file=program.stdin, flush=True)
-            assert program.stdout.readline() == "[]\n"
+            said = json.loads(program.stdout.readline())
+            assert not [note for note in said if "has not changed" not in note]  # it may be kept waiting
     (trace,) = Recording.open(theirs / "run.joulemap").power()
     assert trace.total_j == pytest.approx(42.0)
     assert trace.domain.provenance == "measured"
