@@ -13,7 +13,7 @@ There only the mean says how long a step takes: from where nothing was left to c
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -90,6 +90,11 @@ class _Kind:
             return median_s  # so that one step that took very long does not count
         return mean_s
 
+    def longer_s(self, seconds: float) -> float:
+        """How much longer than usual this is; nothing where that is not known."""
+        usual_s = self.usual_s()
+        return max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
+
     def settled(self, waited_s: float) -> bool:
         """All that was called has been computed, after a wait: a long one where it was called ahead."""
         self.took_s += waited_s
@@ -110,13 +115,13 @@ class Budget:
         self.sessions = 0
         self._start_s = self._last_s = start_s
         self._dearest_s = 0.0
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
         self._last = _Kind()
         self._just_traced = False
 
     def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
         """How many steps to trace from this one on; 0 for none."""
-        kind = self._kinds.setdefault(label, _Kind())
+        kind = self._kinds[label]
         if self.plan.steps:
             return sum(
                 min(last - number + 1, MOST_STEPS)
@@ -144,16 +149,14 @@ class Budget:
 
     def step_ended(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> float:
         """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
-        kind = self._last = self._kinds.setdefault(label, _Kind())
+        kind = self._last = self._kinds[label]
         kind.seen += 1
         if compiled:
             return 0.0
-        usual_s = kind.usual_s()
-        longer_s = max(seconds - usual_s, 0.0) if usual_s is not None else 0.0
         if traced:
-            return longer_s
+            return kind.longer_s(seconds)
         if self._just_traced:  # no more than twice as long by our doing: it may have done something else
-            self.spent.after_s += min(longer_s, usual_s or 0.0)
+            self.spent.after_s += min(kind.longer_s(seconds), self.usual_s(label))
             self._just_traced = False
         kind.untraced_s.append(seconds)
         kind.called += 1
@@ -178,13 +181,13 @@ class Budget:
         self.spent.add(cost)
         self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
         for label in set(labels):
-            self._kinds.setdefault(label, _Kind()).sessions += 1
+            self._kinds[label].sessions += 1
         for kind in self._kinds.values():
             kind.called, kind.took_s = 0, 0.0
 
     def usual_s(self, label: str) -> float:
         """How long a step takes untraced; 0 where that is not known."""
-        return self._kinds.setdefault(label, _Kind()).usual_s() or 0.0
+        return self._kinds[label].usual_s() or 0.0
 
     def share(self, now_s: float) -> float:
         """What tracing has cost so far, as a share of the time without it."""

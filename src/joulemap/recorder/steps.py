@@ -110,9 +110,9 @@ class StepClock:
     def _open(self, label: str) -> None:
         self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
         self._end_slice()
-        if not self._sessions.open and self._sessions.possible:
+        if not self._sessions.open:
             steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
-            if steps:
+            if steps and self._sessions.possible:
                 self._to_trace = steps if self._sessions.start() else 0
                 self._waited_s += self.budget.waited(self._sessions.waited_s)
         self._start_ns = self._now_ns()

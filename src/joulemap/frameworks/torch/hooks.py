@@ -40,7 +40,10 @@ class OptimizerSteps:
     ends with the step; so there is one of ours inside."""
 
     def __init__(self, calls: Calls, finder: StepFinder) -> None:
+        from torch._C._profiler import _RecordFunctionFast
+
         self._calls, self._finder = calls, finder
+        self._range = _RecordFunctionFast
         self._thread = _Thread()
 
     def hook(self, watch: Watch, removals: Removals) -> None:
@@ -62,15 +65,13 @@ class OptimizerSteps:
         removals.add(optimizers.register_optimizer_step_post_hook(after).remove)
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        from torch._C._profiler import _RecordFunctionFast
-
         self._thread.open = [one for one in self._thread.open if one[0] is not optimizer]  # one that failed
-        has_closure = any(one is not None for one in (*args[:1], kwargs.get("closure")))
+        has_closure = bool(args and args[0] is not None) or kwargs.get("closure") is not None
         self._thread.begun += 1
         self._finder.optimizer_begins(optimizer, has_closure)
         opened = None
         if self._calls.tracing:
-            opened = _RecordFunctionFast(f"Optimizer.step#{type(optimizer).__name__}.step")
+            opened = self._range(f"Optimizer.step#{type(optimizer).__name__}.step")
             opened.__enter__()
         self._thread.open.append((optimizer, opened))
 
