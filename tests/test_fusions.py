@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from joulemap.errors import InputError
 from joulemap.program import FusedPart, Fusion, Program
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
+from tests.test_report import data_of
 
 LAYERS = ("net/a/dot", "net/b/add", "net/c/tanh")
 FUSION = Fusion(
@@ -104,17 +107,81 @@ def test_energy_goes_to_the_layers_or_to_the_result(recorded: Path) -> None:
     assert energies(True) == pytest.approx({"net/c/tanh": 2.0})
 
 
-def test_show_leaves_fusions_whole_on_request(recorded: Path) -> None:
-    plain = CliRunner().invoke(commands, ["show", str(recorded), "--by", "tensor"])
-    whole = CliRunner().invoke(commands, ["show", str(recorded), "--by", "tensor", "--whole-fusions"])
-    assert plain.exit_code == whole.exit_code == 0
-    assert "net/a/dot" in plain.output
-    assert "net/a/dot" not in whole.output
-    assert "net/c/tanh" in whole.output
+def told(*arguments: object) -> str:
+    done = CliRunner().invoke(commands, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
-def test_a_recording_without_fusions_says_so(recorded: Path, tmp_path: Path) -> None:
-    with RecordingWriter.create(tmp_path / "none.joulemap", joulemap.load(recorded).info) as writer:
-        writer.put_events(split(0, 1000))
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("show", "--by", "tensor"),
+        ("export", "--to", "csv", "-o", "-"),
+        ("export", "--to", "csv", "--table", "events", "-o", "-"),
+        ("export", "--to", "folded", "-o", "-"),
+        ("export", "--to", "dot", "-o", "-", "--depth", "3"),
+    ],
+)
+def test_what_is_asked_of_a_recording_leaves_fusions_whole_on_request(
+    recorded: Path, asked: tuple[str, ...]
+) -> None:
+    command, *options = asked
+    apart, whole = (
+        told(command, recorded, *options, *more).replace(";", "/") for more in ((), ("--whole-fusions",))
+    )
+    assert all(name in apart for name in LAYERS)
+    assert [name for name in LAYERS if name in whole] == [FUSION.name]
+
+
+def test_events_of_a_trace_are_whole_fusions_on_request(recorded: Path, tmp_path: Path) -> None:
+    slices = {}
+    for more in ((), ("--whole-fusions",)):
+        trace = tmp_path / f"trace{len(more)}.json.gz"
+        told("export", recorded, "--to", "perfetto", "-o", trace, *more)
+        events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        slices[len(more)] = [one["args"]["energy_j"] for one in events if one["ph"] == "X"]
+    assert slices[0] == pytest.approx([1.4, 0.2, 0.4])
+    assert slices[1] == pytest.approx([2.0])
+
+
+def test_pages_have_whole_fusions_on_request(recorded: Path, tmp_path: Path) -> None:
+    for more, nodes in (((), {"a", "b", "c"}), (("--whole-fusions",), {"c"})):
+        page = tmp_path / f"page{len(more)}.html"
+        told("report", recorded, "-o", page, *more)
+        (held,) = data_of(page.read_text())["recordings"]
+        assert {"a", "b", "c"} & set(held["nodes"]["name"]) == nodes
+
+
+def test_recordings_are_compared_with_whole_fusions_on_request(recorded: Path, unfused: Path) -> None:
+    """Those that have none stay as they are."""
+    compared = told("compare", recorded, unfused, "--by", "tensor", "--json", "--whole-fusions")
+    (one,) = json.loads(compared)["comparisons"]
+    base = {row["name"]: (row["base_j"], row["variant_j"]) for row in one["rows"][1:]}
+    assert base == {"net/c/tanh": pytest.approx((2.0, 0.4))}
+    assert {row["name"] for row in one["only_in_variant"]} == {"net/a/dot", "net/b/add"}
+
+
+@pytest.fixture
+def unfused(recorded: Path, tmp_path: Path) -> Path:
+    path, fused = tmp_path / "none.joulemap", joulemap.load(recorded)
+    with RecordingWriter.create(path, fused.info) as writer:
+        writer.put_events(fused.events())
+        for trace in fused.power():
+            writer.put_power(trace)
+    return path
+
+
+def test_recordings_without_fusions_say_so(unfused: Path) -> None:
     with pytest.raises(InputError, match="no fusions"):
-        joulemap.account(tmp_path / "none.joulemap", whole_fusions=True)
+        joulemap.account(unfused, whole_fusions=True)
+    for command, *rest in (("show",), ("export", "--to", "csv"), ("report",), ("compare", unfused)):
+        done = CliRunner().invoke(commands, [command, str(unfused), *map(str, rest), "--whole-fusions"])
+        assert isinstance(done.exception, InputError), command
+        assert "leave out --whole-fusions" in done.exception.hint
+
+
+def test_calls_have_no_fusions(recorded: Path) -> None:
+    done = CliRunner().invoke(commands, ["show", str(recorded), "--by", "call", "--whole-fusions"])
+    assert isinstance(done.exception, InputError)
+    assert done.exception.hint == "Leave out --whole-fusions."

@@ -12,7 +12,6 @@ from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.accounting.fusions import left_whole
 from joulemap.accounting.watching import watched
 from joulemap.errors import InputError
-from joulemap.program import Fusion
 from joulemap.recorder.recover import recovered
 from joulemap.recording import Recording
 from joulemap.recording.folder import EVENTS
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
     from joulemap.calibration.recorded import Calibrated
 
 
-def load(path: str | os.PathLike[str], *, salvage: bool = False) -> Recording:
+def load(path: str | os.PathLike[str], *, salvage: bool = False, whole_fusions: bool = False) -> Recording:
     """Open a recording, finishing it first where its recorder was killed. ``salvage`` goes on with what is
-    left of a damaged one."""
-    return recovered(Path(path), salvage)
+    left of a damaged one. ``whole_fusions`` does not split fusions over their layers, where there are any:
+    each is one event, where its result was computed."""
+    opened = recovered(Path(path), salvage)
+    return _whole(opened) if whole_fusions and opened.program().fusions else opened
 
 
 def account(
@@ -34,9 +35,10 @@ def account(
     """Account a recording, or the recording at a path; conservation is checked. ``whole_fusions`` does not
     split fusions over their layers: each goes where its result was computed."""
     opened = recording if isinstance(recording, Recording) else load(recording)
-    events, power = opened.events(), opened.power()
     if whole_fusions:
-        events = left_whole(events, _fusions(opened))
+        require_fusions([opened])
+        opened = _whole(opened)
+    events, power = opened.events(), opened.power()
     found = _calibrated(opened) if rule == "calibrated" else None
     footprint = attribute(
         events,
@@ -53,14 +55,17 @@ def account(
     return replace(footprint, warnings=(*warnings, *found.warnings()), notes=tuple(found.notes()))
 
 
-def _fusions(recording: Recording) -> Sequence[Fusion]:
-    fusions = recording.program().fusions
-    if not fusions:
+def require_fusions(recordings: Sequence[Recording]) -> None:
+    """Whoever asks for whole fusions means some: one recording at least has them, or it is a mistake."""
+    if not any(one.program().fusions for one in recordings):
         raise InputError(
-            f"{recording.path} has no fusions that were split over several layers.",
+            f"{', '.join(str(one.path) for one in recordings)}: no fusions that were split over layers.",
             "Those of JAX programs are; leave out --whole-fusions.",
         )
-    return fusions
+
+
+def _whole(recording: Recording) -> Recording:
+    return recording.seen(lambda events: left_whole(events, recording.program().fusions))
 
 
 def _calibrated(recording: Recording) -> Calibrated:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulemap.commands.output import console, print_json, progress
-from joulemap.commands.show import RULES
+from joulemap.commands.show import RULES, whole_fusions_option
 from joulemap.errors import InputError
 from joulemap.units import parse_share
 
@@ -25,6 +25,8 @@ BYS = ("module", "tensor", "op", "phase", "device")
 EXCEEDED = 1
 _NEXT = "\n"
 """What parts the recordings of one --against from each other."""
+
+Group = tuple[str, list[Path]]
 
 
 class _Against(click.Command):
@@ -66,6 +68,7 @@ class _Against(click.Command):
 @click.option(
     "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
 )
+@whole_fusions_option
 @click.option("--rename", multiple=True, metavar="PATTERN=NEW", help=r"Match names: 'layer_(\d+)=layer/\1'.")
 @click.option(
     "--margin",
@@ -91,6 +94,7 @@ def command(
     fail_above: str | None,
     modules: Sequence[str],
     rule: Rule,
+    whole_fusions: bool,
     heatmap: Path | None,
     as_markdown: bool,
     as_json: bool,
@@ -110,9 +114,12 @@ def command(
     if modules and fail_above is None:
         raise InputError("--module is what a limit is about.", "Give the limit: --fail-above 5%.")
     limit = None if fail_above is None else parse_share(fail_above)
+    groups = _groups(recordings, against)
+    if whole_fusions:
+        _require_fusions(groups)
     with progress("accounting") as advance:
         variants = _variants(
-            recordings, against, partial(_accounted, options["per"] == "step", rule), advance
+            groups, partial(_accounted, options["per"] == "step", rule, whole_fusions), advance
         )
     with progress("comparing") as advance:
         report = compare(variants, _question(**options), limit, modules, advance)
@@ -150,29 +157,38 @@ def _say(report: Report, as_markdown: bool, as_json: bool) -> None:
         render(report, console())
 
 
-def _variants(
-    recordings: Sequence[str],
-    against: Sequence[str],
-    accounted: Callable[[Path, int, int], Run],
-    advance: Callable[[float], None] | None,
-) -> list[Variant]:
-    """The groups of recordings, accounted; the first is the base."""
-    from joulemap.accounting.watching import watched
-    from joulemap.comparing.variant import Variant
-
+def _groups(recordings: Sequence[str], against: Sequence[str]) -> list[Group]:
+    """The label of each variant, and its recordings; the first is the base."""
     groups = [list(recordings), *(one.split(_NEXT) for one in against)] if against else _each(recordings)
     if len(groups) < 2:
         raise InputError(
             "There is nothing to compare with.", "Give two recordings, or a group --against another."
         )
     paths = [[path for given in group for path in _recordings_in(Path(given))] for group in groups]
-    total = sum(map(len, paths))
     labels = _labels([Path(group[0]) for group in groups], [len(group) for group in paths])
-    number = count()
+    return list(zip(labels, paths, strict=True))
+
+
+def _require_fusions(groups: Sequence[Group]) -> None:
+    from joulemap.api import load, require_fusions
+
+    require_fusions([load(path) for _, paths in groups for path in paths])
+
+
+def _variants(
+    groups: Sequence[Group],
+    accounted: Callable[[Path, int, int], Run],
+    advance: Callable[[float], None] | None,
+) -> list[Variant]:
+    """The groups, accounted."""
+    from joulemap.accounting.watching import watched
+    from joulemap.comparing.variant import Variant
+
+    number, total = count(), sum(len(paths) for _, paths in groups)
     with watched(advance):
         return [
-            Variant(label, tuple(accounted(path, next(number), total) for path in group))
-            for label, group in zip(labels, paths, strict=True)
+            Variant(label, tuple(accounted(path, next(number), total) for path in paths))
+            for label, paths in groups
         ]
 
 
@@ -202,12 +218,12 @@ def _labels(paths: Sequence[Path], counts: Sequence[int]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def _accounted(per_step: bool, rule: Rule, path: Path, number: int, total: int) -> Run:
+def _accounted(per_step: bool, rule: Rule, whole_fusions: bool, path: Path, number: int, total: int) -> Run:
     from joulemap.accounting.watching import part
     from joulemap.api import account, load
     from joulemap.comparing.variant import Run
 
-    recording = load(path)
+    recording = load(path, whole_fusions=whole_fusions)
     steps = recording.steps()
     if per_step and not steps:
         raise InputError(f"{path} has no steps.", "Leave out --per step.")

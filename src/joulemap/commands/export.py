@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulemap.commands.output import console, progress
-from joulemap.commands.show import RULES
+from joulemap.commands.show import RULES, whole_fusions_option
 from joulemap.errors import InputError
 from joulemap.exports import FORMATS
 
@@ -58,6 +58,7 @@ TABLES = ("footprint", "events", "power", "steps")
 @click.option(
     "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
 )
+@whole_fusions_option
 @click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording.")
 def command(
     recording: Path,
@@ -71,6 +72,7 @@ def command(
     names: Sequence[str],
     table: str,
     rule: Rule,
+    whole_fusions: bool,
     salvage: bool,
 ) -> None:
     """Write a recording for other tools: a trace with joules, a flame graph, a table, a diagram.
@@ -81,10 +83,12 @@ def command(
     joulemap export run.joulemap --to svg --module bert/encoder --phase forward --depth 2
     """
     from joulemap.accounting.watching import watched
-    from joulemap.api import load
+    from joulemap.api import load, require_fusions
     from joulemap.exports.source import Asked, Source
 
-    opened = load(recording, salvage=salvage)
+    opened = load(recording, salvage=salvage, whole_fusions=whole_fusions)
+    if whole_fusions:
+        require_fusions([opened])
     asked = Asked(module, phase, depth, table, summarised, tuple(names), rule)
     path = Path(f"{recording.name.removesuffix('.joulemap')}{FORMATS[to].suffix}") if output is None else None
     with progress(f"writing {to}") as advance, watched(advance):

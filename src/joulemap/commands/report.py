@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulemap.commands.output import console, progress
-from joulemap.commands.show import RULES, baselines
+from joulemap.commands.show import RULES, baselines, whole_fusions_option
 from joulemap.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,15 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
 )
+@whole_fusions_option
 @click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording.")
 def command(
-    recordings: Sequence[Path],
-    output: Path | None,
-    overwrite: bool,
-    intensity: str | None,
-    baseline: Sequence[str],
-    rule: Rule,
-    salvage: bool,
+    recordings: Sequence[Path], output: Path | None, overwrite: bool, intensity: str | None, **options: Any
 ) -> None:
     """Make one page of a recording, to look at in a browser: no network, nothing beside the file.
 
@@ -55,7 +50,7 @@ def command(
     grams = _grams(intensity)
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists.", "Choose another with -o, or replace it with --overwrite.")
-    write(path, recordings, intensity_g_per_kwh=grams, baseline=baseline, rule=rule, salvage=salvage)
+    write(path, recordings, intensity_g_per_kwh=grams, **options)
     size_mb = path.stat().st_size / 1e6
     console().print(
         f"The report is {path} ({size_mb:.1f} MB). Open it in a browser.", soft_wrap=True, markup=False
@@ -69,34 +64,32 @@ def write(
     intensity_g_per_kwh: float | None = None,
     baseline: Sequence[str] = (),
     rule: Rule = "exact",
+    whole_fusions: bool = False,
     salvage: bool = False,
 ) -> None:
     """Account recordings and write their page, whole or not at all."""
+    from joulemap.api import account, load, require_fusions
     from joulemap.recording.files import replace_bytes
     from joulemap.report.assemble import assemble
     from joulemap.report.contents import contents
 
     pages, runs = [], []
+    opened = [load(one, salvage=salvage, whole_fusions=whole_fusions) for one in recordings]
+    if whole_fusions:
+        require_fusions(opened)
     with progress("Making the report") as advance:
-        for number, one in enumerate(recordings):
-            recording, footprint = _accounted(one, rule, salvage)
+        for number, recording in enumerate(opened):
+            footprint = account(recording, rule)
             watts = _idle_power(recording, footprint, baseline)
-            part = _part(advance, number, len(recordings))
+            part = _part(advance, number, len(opened))
             pages.append(contents(recording, footprint, watts, intensity_g_per_kwh, part))
-            runs.append((_label(one, recordings), recording, footprint))
+            runs.append((_label(recording.path, recordings), recording, footprint))
         replace_bytes(path, assemble(pages, _compared(runs) if len(runs) > 1 else None).encode())
 
 
 def _part(advance: Callable[[float], None] | None, number: int, count: int) -> Callable[[float], None] | None:
     """What one of several recordings adds to the whole; comparing them takes the last tenth."""
     return None if advance is None else lambda done: advance(0.9 * (number + done) / count)
-
-
-def _accounted(path: Path, rule: Rule, salvage: bool) -> tuple[Recording, Footprint]:
-    from joulemap.api import account, load
-
-    recording = load(path, salvage=salvage)
-    return recording, account(recording, rule)
 
 
 def _label(path: Path, paths: Sequence[Path]) -> str:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 BYS = ("module", "tensor", "op", "phase", "device", "step", "region", "call")
 RULES = ("exact", "recency", "calibrated")
 
+whole_fusions_option = click.option(
+    "--whole-fusions",
+    is_flag=True,
+    help="Do not split a fusion of JAX over its layers: it goes where its result was computed.",
+)
 _OPTIONS = (
     click.option(
         "--by", type=click.Choice(BYS), default="module", show_default=True, help="What a line stands for."
@@ -49,15 +54,17 @@ _OPTIONS = (
     click.option(
         "--rule", type=click.Choice(RULES), default="exact", show_default=True, help="The sharing rule."
     ),
-    click.option(
-        "--whole-fusions",
-        is_flag=True,
-        help="Do not split a fusion of JAX over its layers: it goes where its result was computed.",
-    ),
+    whole_fusions_option,
     click.option("--salvage", is_flag=True, help="Go on with what is left of a damaged recording."),
     click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table."),
     click.option("--csv", "as_csv", is_flag=True, help="The rows as CSV instead of a table."),
 )
+_NOT_OF_CALLS = {
+    "summarised": "--summarised",
+    "names": "--name",
+    "power": "--power",
+    "whole_fusions": "--whole-fusions",
+}
 
 
 def show_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -96,11 +103,9 @@ def _by_call(recordings: Sequence[Recording], **options: Any) -> None:
     """Calls are stretches of time: what asks for layers or power does not apply to them."""
     from joulemap.commands.show_calls import show_calls
 
-    for name in ("summarised", "names", "power"):
+    for name, spelling in _NOT_OF_CALLS.items():
         if options[name]:
-            raise InputError(
-                "Calls have no layers and no power footprint.", f"Leave out --{name.rstrip('s')}."
-            )
+            raise InputError("Calls have no layers and no power footprint.", f"Leave out {spelling}.")
     if options["as_json"] and options["as_csv"]:
         raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
     wanted = ("depth", "top", "net", "baseline", "as_json", "as_csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Callable
@@ -65,6 +66,7 @@ class Recording:
         self.notes = notes
         self.lost: set[str] = set()
         self._salvage = salvage
+        self._view: Callable[[EventTrace], EventTrace] | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], salvage: bool = False) -> Recording:
@@ -80,6 +82,13 @@ class Recording:
             info = dataclasses.replace(info, status="interrupted")
             notes.append(f"{folder} was not finished: its writer was killed, or the machine went down.")
         return cls(folder, info, notes, salvage)
+
+    def seen(self, view: Callable[[EventTrace], EventTrace]) -> Recording:
+        """The same recording, with its events as ``view`` has them."""
+        other = copy.copy(self)
+        vars(other).pop("_events", None)
+        other._view = view
+        return other
 
     def events(self) -> EventTrace:
         """All events; none when there is no such table."""
@@ -112,7 +121,8 @@ class Recording:
     @cached_property
     def _events(self) -> EventTrace:
         nothing = EventTrace.from_columns(name=[], device=[], start_ns=[], end_ns=[])
-        return self._read(EVENTS, events_from) or nothing
+        events = self._read(EVENTS, events_from) or nothing
+        return events if self._view is None else self._view(events)
 
     @cached_property
     def _power(self) -> list[PowerTrace]:
