@@ -52,9 +52,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Account:
-    """What tracing took by the recorder's own account: of the time of recorded blocks, and each session."""
+    """What tracing took by the recorder's own account: of the time of recorded blocks, for what, and what of
+    that each session."""
 
     share: float
+    spent: Spent
     sessions: list[Spent]
 
 
@@ -93,7 +95,7 @@ def alternate(
             _check(blocks, switch)
         os.kill(monitor.pid, signal.SIGCONT)
         monitor.stop()
-        return blocks, Account(switch.share(), switch.spent())
+        return blocks, Account(switch.share(), switch.clock.budget.spent, switch.sessions_spent())
 
 
 def _fitting(program: Program, block_s: float) -> int:
@@ -165,9 +167,7 @@ def said(blocks: list[Block], account: Account) -> dict[str, Any]:
         "recorded_steps": steps,
         "sessions": sum(block.traced for block in blocks),
         "tracing_percent_by_its_own_account": 100 * account.share,
-        "tracing_start_s": sum(one.start_s for one in account.sessions),
-        "tracing_slow_down_s": sum(one.slow_down_s for one in account.sessions),
-        "tracing_stop_s": sum(one.stop_s for one in account.sessions),
+        **{f"tracing_{name}": took_s for name, took_s in asdict(account.spent).items()},
         "load": os.getloadavg()[0],
         "costs": {name: asdict(cost) for name, cost in costs(blocks).items()},
     }

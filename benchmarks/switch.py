@@ -135,8 +135,8 @@ class Switch:
         """How many were noticed, with one that is open."""
         return self.clock._count + self.clock.is_open()
 
-    def spent(self) -> list[Cost]:
-        """What each session has cost so far."""
+    def sessions_spent(self) -> list[Cost]:
+        """What each session has cost from its start to its stop."""
         self._journal.flush()
         return [_cost(content) for what, content in read_journal(self._folder) if what == "session"]
 
