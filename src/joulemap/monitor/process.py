@@ -14,6 +14,7 @@ from pathlib import Path
 
 from joulemap.errors import JoulemapError
 from joulemap.monitor.sampler import Batch, Sampler
+from joulemap.monitor.seat import Seat
 from joulemap.monitor.settings import Report, Settings, error_line, meters_from, ready_line
 from joulemap.monitor.store import Store
 from joulemap.monitor.waiter import PipeWaiter
@@ -48,10 +49,12 @@ def _sample(settings: Settings, waiter: PipeWaiter) -> Report:
 
         def hand_over(batch: Batch) -> None:
             store.write(batch, whose.shares(batch.t_ns), whose.monitor_share)
+            if seat is not None:
+                seat.move()
             if os.getppid() != settings.parent_pid:
                 waiter.stop()
 
-        _hurry()
+        seat = Seat() if _hurry() else None
         sampler.prime()
         _say(ready_line(sampler.domains))
         summary = sampler.run(waiter, hand_over)
@@ -75,15 +78,18 @@ def _end_with_parent(parent_pid: int, waiter: PipeWaiter) -> None:
     parent_may_be_gone()
 
 
-def _hurry() -> None:
-    """Be on time: wake exactly, before others, and without pauses for garbage or late imports. The threads
-    that sample are started later and inherit it."""
+def _hurry() -> bool:
+    """Be on time: wake exactly, and without pauses for garbage or late imports; and before others, where that
+    is allowed, which is returned. The threads that sample are started later and inherit it."""
     importlib.import_module("numpy.ma")  # Arrow wants it for the first table
     sys.setswitchinterval(_SWITCH_S)
     _prctl(_PR_SET_TIMERSLACK, 1)
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.freeze()
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        return False
+    return True
 
 
 def _prctl(option: int, value: int) -> None:
