@@ -6,6 +6,7 @@ when one of these is gone.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +14,15 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from joulemap.calls.hidden import HIDES
 from joulemap.calls.names import Names, packages_of
 from joulemap.calls.owner import Owner, is_bound_by_nanobind, is_known_by_class
 from joulemap.calls.store import Store
 
 _FRAMES = frozenset(("_getframe", "currentframe"))
+_OF_FRAMES = frozenset(map(id, (sys._getframe, locals, globals, vars, dir, eval, exec)))
+"""Functions of C that start at the frame which calls them, be it hidden."""
+
 _Key = int | tuple[int, int | str]
 
 
@@ -88,7 +93,9 @@ class Apis:
 
 def _looks_at_frames(callee: Any) -> bool:
     """Whether a function looks at its caller's frame, and so perhaps at its variables, as ``numpy.bmat``
-    does: then nothing may stand in between."""
+    does: then nothing may stand in between that is seen."""
+    if HIDES:
+        return id(callee) in _OF_FRAMES
     function = callee.__func__ if type(callee) is MethodType else callee
     while type(function) is FunctionType:
         if _FRAMES.intersection(function.__code__.co_names):

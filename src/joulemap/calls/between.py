@@ -1,7 +1,7 @@
 """The function that stands between a site and the library, and takes care not to be noticed.
 
-It leaves no frame in a traceback. A library that looks at who called it, for a warning, a log or a name,
-finds the program's file, line, function and module.
+Its frame is hidden. Where this Python cannot do that, it leaves no frame in a traceback, and a library that
+looks at who called it, for a warning, a log or a name, finds the program's file, line, function and module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from joulemap.calls.hidden import HIDES, hidden
 from joulemap.calls.store import RAISED, RETURNED
+
+
+def _nothing_to_forget(error: BaseException) -> None:
+    """A hidden frame is in no traceback."""
 
 
 def _forget(error: BaseException) -> None:
@@ -31,7 +36,8 @@ def _forget_in_3_10(error: BaseException) -> None:
     ctypes.pythonapi.PyErr_SetExcInfo(*map(ctypes.py_object, parts))
 
 
-_forget_frame = _forget if sys.version_info >= (3, 11) else _forget_in_3_10
+_forget_seen = _forget if sys.version_info >= (3, 11) else _forget_in_3_10
+_forget_frame = _nothing_to_forget if HIDES else _forget_seen
 
 
 def between(
@@ -42,6 +48,7 @@ def between(
     forget, raised, returned = _forget_frame, RAISED, RETURNED  # nothing of ours is among its globals
 
     def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Between the program and the library."""
         opened = begin(site, api, callee, args, kwargs)
         try:
             result = callee(*args, **kwargs)
@@ -52,13 +59,22 @@ def between(
         end(opened, returned)
         return result
 
-    code = call.__code__.replace(
+    code = hidden(call.__code__)
+    code = code.replace(
         co_filename=caller.f_code.co_filename,
         co_name=caller.f_code.co_name,
         co_firstlineno=caller.f_lineno,
-        co_linetable=_one_line(call.__code__),
+        co_linetable=_one_line(code),
     )
     return FunctionType(code, caller.f_globals, code.co_name, None, call.__closure__)
+
+
+_CONSTANTS = next(one for one in between.__code__.co_consts if isinstance(one, CodeType)).co_consts
+
+
+def is_between(code: CodeType) -> bool:
+    """Whether it is the code of such a function."""
+    return code.co_consts is _CONSTANTS
 
 
 def _one_line(code: CodeType) -> bytes:

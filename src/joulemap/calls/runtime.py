@@ -18,6 +18,7 @@ from time import monotonic_ns
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
+from joulemap.calls import watchers
 from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
 from joulemap.calls.owner import is_bound_by_nanobind
@@ -120,6 +121,7 @@ class CallMeter:
         """Begin to answer the sites of this process; a forked child's calls are not recorded."""
         global _meter, _answer
         _meter, _answer = self, self._apis.owner.known.get
+        watchers.start()
         os.register_at_fork(after_in_child=self.leave)
 
     def leave(self) -> None:
@@ -128,6 +130,7 @@ class CallMeter:
         self._over = True
         if _meter is self:
             _meter, _answer = None, _nothing.get
+            watchers.stop()
 
     def stop(self) -> None:
         """Stop recording; calls that are still open stay so."""

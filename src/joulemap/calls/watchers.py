@@ -1,0 +1,147 @@
+"""A program that watches itself, with ``sys.setprofile`` or ``sys.settrace``, is not told of what is ours.
+
+Its handlers are filtered, whoever installs them: the program, ``pdb``, ``threading``. The functions that
+install them are replaced in ``sys`` while calls are recorded, so that nothing is asked where nobody watches.
+Handlers that are written in C, as ``cProfile`` and coverage have them, take no filter, and see all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+from joulemap.calls.between import is_between
+from joulemap.calls.hidden import Function, hide
+from joulemap.calls.owner import bases
+
+Handler = Callable[[FrameType, str, Any], Any]
+_HERE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - as code has it
+_PYTHONS = (FunctionType, MethodType, functools.partial)
+
+
+class _Filter:
+    """Hands on to a program's handler what is not ours."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self._ours: dict[int, FrameType] = {}
+        """The outermost frame of ours in each thread: what happens below it is ours, too."""
+
+
+class _Profile(_Filter):
+    @hide
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        thread, code = get_ident(), frame.f_code
+        if thread in self._ours:
+            if event == "return" and frame is self._ours[thread]:
+                del self._ours[thread]
+        elif _stands_between(code):
+            if event.startswith("c_") and frame.f_back is not None:  # what C it calls, the program has called
+                return self.handler(frame.f_back, event, arg)
+        elif not _is_ours(code):
+            return self.handler(frame, event, arg)
+        elif event == "call":
+            self._ours[thread] = frame
+        return None
+
+
+class _Trace(_Filter):
+    @hide
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        thread, code = get_ident(), frame.f_code
+        if thread in self._ours or _stands_between(code):
+            return None
+        if not _is_ours(code):
+            return self.handler(frame, event, arg)
+        self._ours[thread] = frame
+        frame.f_trace_lines = False
+        return self._until_it_returns
+
+    @hide
+    def _until_it_returns(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "return":
+            del self._ours[get_ident()]
+        return self._until_it_returns
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(_HERE)
+
+
+def _stands_between(code: CodeType) -> bool:
+    """Whether it only calls what the program calls."""
+    return is_between(code) or code in _replacing
+
+
+def _hide_where_c_is_told(function: Function) -> Function:
+    """From 3.12 on nothing that a hidden function calls is told either, be it of C: as long as that is the
+    program's call of ``sys.setprofile``, it is to be told."""
+    return hide(function) if sys.version_info < (3, 12) else function
+
+
+def _setter(real: Callable[..., Any], kind: type[_Filter]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    @_hide_where_c_is_told
+    def install(*args: Any, **kwargs: Any) -> Any:
+        return real(*filtered(args), **kwargs)
+
+    def filtered(handlers: tuple[Any, ...]) -> list[Any]:
+        return [kind(one) if _is_pythons(one) else one for one in handlers]
+
+    return install
+
+
+def _getter(real: Callable[..., Any], kind: type[_Filter]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    @_hide_where_c_is_told
+    def installed(*args: Any, **kwargs: Any) -> Any:
+        return itself(real(*args, **kwargs))
+
+    def itself(handler: Any) -> Any:
+        return handler.handler if type(handler) is kind else handler
+
+    return installed
+
+
+def _is_pythons(handler: Any) -> bool:
+    """Whether a handler is written in Python."""
+    kinds = bases(type(handler))
+    return isinstance(handler, _PYTHONS) or any(
+        type(vars(one).get("__call__")) is FunctionType for one in kinds
+    )
+
+
+_REPLACED: dict[str, tuple[Callable[..., Callable[..., Any]], type[_Filter]]] = {
+    "setprofile": (_setter, _Profile),
+    "_setprofileallthreads": (_setter, _Profile),
+    "getprofile": (_getter, _Profile),
+    "settrace": (_setter, _Trace),
+    "_settraceallthreads": (_setter, _Trace),
+    "gettrace": (_getter, _Trace),
+}
+_replacing: set[CodeType] = set()
+_real: dict[str, Callable[..., Any]] = {}
+
+
+def start() -> None:
+    """Filter what is installed from now on."""
+    if _real:
+        return
+    for name, (make, kind) in _REPLACED.items():
+        if hasattr(sys, name):
+            real = _real[name] = getattr(sys, name)
+            replacement: Any = make(real, kind)
+            _replacing.add(replacement.__code__)
+            setattr(sys, name, replacement)
+
+
+def stop() -> None:
+    """Put back Python's own functions; what is installed stays filtered."""
+    for name, real in _real.items():
+        setattr(sys, name, real)
+    _real.clear()
