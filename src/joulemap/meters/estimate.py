@@ -41,6 +41,9 @@ WATTS_PER_CORE = "JOULEMAP_WATTS_PER_CORE"
 WATTS_PER_GB = "JOULEMAP_WATTS_PER_GB"
 """The environment variable that sets what a gigabyte of memory draws, such as ``0.2``."""
 
+PERIOD_S = 0.1
+"""How often it is read: the kernel counts in ticks of 10 ms, and to write ``/proc/stat`` takes it a while."""
+
 _ROUGH = f"±{ROUGHLY * 100:.0f} %"
 CPU_SENSOR = f"estimate from CPU time, roughly {_ROUGH}"
 DRAM_SENSOR = f"estimate from memory size, roughly {_ROUGH}"
@@ -113,7 +116,7 @@ class EstimateMeter:
         sys: Path = Path("/sys"),
         watts_per_core: float | None = None,
         watts_per_gb: float | None = None,
-        period_s: float = 0.05,
+        period_s: float = PERIOD_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._proc, self._sys = proc, sys

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from joulemap.traces import Int64
 from joulemap.units import NS_PER_S
 
 _BIN_NS, _BINS = 10_000, 10_000  # 10 µs each; the last one holds everything from 0.1 s on
@@ -58,7 +58,7 @@ class Score:
     failed: int = 0
     missed: int = 0
     cpu_start_s: float = field(init=False)
-    _bins: Int64 = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+    _bins: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.cpu_start_s = self.cpu_now_s()
@@ -67,12 +67,19 @@ class Score:
         """Add what was counted."""
         self.failed += tally.failed
         self.missed += tally.missed
-        bins = np.clip(np.asarray(tally.late_ns, np.int64) // _BIN_NS, 0, _BINS - 1)
-        self._bins += np.bincount(bins, minlength=_BINS)
+        self._bins.update(np.clip(np.asarray(tally.late_ns, np.int64) // _BIN_NS, 0, _BINS - 1).tolist())
 
     def quality(self, now_ns: int) -> Quality:
         """In figures, so far."""
-        below = np.cumsum(self._bins)
-        p50, p99 = (float(np.searchsorted(below, q * below[-1]) * _BIN_NS / NS_PER_S) for q in (0.5, 0.99))
+        p50, p99 = self._late_s(0.5), self._late_s(0.99)
         cpu_s, span_s = self.cpu_now_s() - self.cpu_start_s, (now_ns - self.start_ns) / NS_PER_S
-        return Quality(int(below[-1]), self.failed, self.missed, p50, p99, cpu_s, span_s)
+        return Quality(self._bins.total(), self.failed, self.missed, p50, p99, cpu_s, span_s)
+
+    def _late_s(self, share: float) -> float:
+        """How late this share of the readings was at most."""
+        left = share * self._bins.total()
+        for number in sorted(self._bins):
+            left -= self._bins[number]
+            if left <= 0:
+                return number * _BIN_NS / NS_PER_S
+        return 0.0
