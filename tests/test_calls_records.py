@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from joulemap.recording import Recording
 
 from .calls_programs import WAYS, metered, project_in, recorded_calls, same, texts
+from .monitor_meters import wait_for
 from .test_run import program
 
 
@@ -200,14 +200,13 @@ def test_wrong_use_is_refused(project, options):
 def test_a_long_call_is_on_disk_while_it_lasts(project):
     program(project, "import fakelib\nfakelib.sleep(60)")
     command = [sys.executable, "-m", "joulemap", "run", "-q", "-o", "r.joulemap", "--calls", "fakelib"]
-    running = subprocess.Popen([*command, "program.py"], cwd=project)
     slots = project / "r.joulemap" / "raw" / "calls.bin"
-    deadline_s = time.monotonic() + 60
-    while not (slots.exists() and any(slots.read_bytes()[:64])) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert any(slots.read_bytes()[:64])
-    running.send_signal(signal.SIGTERM)
-    running.wait(60)
+    with subprocess.Popen([*command, "program.py"], cwd=project) as running:
+        try:
+            wait_for(lambda: slots.exists() and any(slots.read_bytes()[:64]))
+        finally:
+            running.send_signal(signal.SIGTERM)
+        running.wait(60)
     assert list(recorded_calls(project).outcome) == ["open"]
 
 

@@ -291,5 +291,7 @@ def test_the_monitor_ends_with_the_program_however_it_dies(writer, feeder, senso
     finally:
         if worker:
             os.kill(worker, signal.SIGKILL)
+        program.kill()
+        program.wait()
         program.stdout.close()
     assert power(writer.path).total_j == pytest.approx(feeder.fed_j)
