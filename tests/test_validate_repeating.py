@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.repeating import Refused, Repeater, operands, overloads  # noqa: E402
+from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, Experiment  # noqa: E402
@@ -125,23 +125,39 @@ def test_what_must_not_be_executed_again_is_refused_with_the_reason(op: str, why
     assert why in made.refused[3]
 
 
-def test_calls_that_have_effects_are_refused_while_others_of_the_operation_are_not() -> None:
-    made = Repeater("cpu", {"native_batch_norm": everything(0), ATTENTION: everything(1)})
+def test_further_executions_leave_running_statistics_alone() -> None:
+    made = Repeater("cpu", {"native_batch_norm": everything(0), "native_batch_norm_backward": everything(1)})
     made.install()
     made.more = 2
-    norm, x = torch.nn.BatchNorm1d(4), torch.rand(8, 4)
+    plain, norm, x = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4), torch.rand(8, 4)
+    plain(x).square().sum().backward()
+    made.take_counts()
+    for made.target in (0, 1):
+        norm.zero_grad()
+        norm.reset_running_stats()
+        norm(x).square().sum().backward()
+        assert made.take_counts()[1] == {made.target: 2}
+        assert torch.equal(norm.running_mean, plain.running_mean)
+        assert torch.equal(norm.running_var, plain.running_var)
+        assert torch.equal(norm.weight.grad, plain.weight.grad)
     made.target = 0
     norm.eval()(x)
-    assert made.refused == {}
     assert made.take_counts()[1] == {0: 2}
-    norm.train()(x)
-    assert "statistics" in made.refused[0]
-    assert norm.num_batches_tracked == 1
-    made.target = 1
+    assert made.refused == {}
+    made.remove()
+
+
+def test_calls_that_draw_random_numbers_are_refused_while_others_of_the_operation_are_not() -> None:
+    made = Repeater("cpu", {ATTENTION: everything(1)})
+    made.install()
+    made.target, made.more = 1, 2
     query = torch.rand(1, 1, 4, 8)
     torch.nn.functional.scaled_dot_product_attention(query, query, query)
     assert made.take_counts()[1].get(1) == 2
     made.remove()
+    schema = torch.ops.aten._scaled_dot_product_flash_attention.default._schema
+    assert draws(schema, (query, query, query, 0.1), {})
+    assert not draws(schema, (query, query, query), {})
 
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
@@ -318,8 +334,9 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     for _ in range(3):
         step()
     with (tmp_path / ORDERS).open("a") as file:
-        file.write(json.dumps({"target": 0, "times": 5, "steps": 2}) + "\n")
-    for label in ("train", "test", "train", "train", "train"):
+        for _ in range(2):
+            file.write(json.dumps({"target": 0, "times": 5, "steps": 2, "rest": 2}) + "\n")
+    for label in ("train", "train", "test", "train", "train", "train", "train", "train"):
         step(label)
     step("test")
     experiment.stop()
@@ -331,11 +348,13 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         (0, 1, {"0": 1}, 4),
         (0, 1, {"0": 1}, 4),
         (PLAIN, 2, {"0": 2}, 0),
+        (0, 1, {"0": 1}, 4),
     ]
     assert all(one["start_ns"] < one["end_ns"] for one in stretches)
     assert [said[0] for what, said in lines if what == "refused"] == [1]
     again = "train" + REPEATING
-    assert heard.labels == ["train"] * 4 + [again, "test", again, "train", "train", "test"]
+    plainly = ["train", "train"]
+    assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
 
 
 def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(

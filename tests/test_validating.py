@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -13,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from joulemap.accounting import attribute
+from joulemap.calibration.operation import Operation
 from joulemap.devices import Domain
 from joulemap.meters.synthetic import Operation as Running
 from joulemap.meters.synthetic import Sensor, sense
@@ -172,6 +175,8 @@ def test_targets_are_what_takes_long_with_what_runs_inside_it() -> None:
     gelu = by_name["gelu [8] and 1 more"]
     assert len(gelu.operations) == 2
     assert gelu.to_json()["operands"] == [[[[8], "float"]], [[[4], "float"]]]
+    joined = Operation("aten::cat", "[[[8, 2], [8, 3]], []]", "", '["GenericList", "Scalar"]', "")
+    assert replace(gelu, operations=(joined,)).to_json()["operands"] == [[[[8, 2], ""], [[8, 3], ""]]]
     assert by_name["net"].share == pytest.approx(0.9975)
     assert by_name["net/b"].to_json() == {"target": by_name["net/b"].number, "name": "net/b"}
     assert "mul_ [8]" not in by_name
@@ -202,10 +207,10 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert times(a_target(share=0.9), Wanted()) == 2
     assert times(a_target(share=1e-4), Wanted()) == MOST_TIMES
     assert times(a_target(), Wanted(times=4)) == 4
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == 13
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == 13
-    assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == 1
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, shared=True) == 67
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == (13, 16)
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == (13, 16)
+    assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == (1, 1)
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, shared=True) == (67, 80)
 
 
 def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> None:
@@ -311,22 +316,46 @@ def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
     assert "<svg" in page(report)
 
 
+class Watched(Referee):
+    """Hears of one more stretch whenever it looks."""
+
+    def __init__(self, folder: Path, stretches: list[Stretch], power: PowerTrace) -> None:
+        super().__init__(folder / "r.joulemap", folder, Wanted(), print)
+        self.looks, self.coming, self.known = 0, list(stretches), power
+
+    def _look(self) -> PowerTrace:
+        self.looks += 1
+        self.stretches += [self.coming.pop(0)] if self.coming else []
+        return self.known
+
+
 def test_it_looks_at_a_block_as_it_looks_at_plain_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU its own work is metered as the program's: plain steps came out dearer than blocks."""
     monkeypatch.setattr("joulemap.validating.referee.LOOK_S", 0.001)
     stretches, power = experiment(0, blocks=1)
+    referee = Watched(tmp_path, stretches[:2], power)
+    referee.blocks = 2
+    assert referee._may_order(math.inf)
+    assert (referee.looks, referee._under_way()) == (2, 1)
 
-    class Watched(Referee):
-        looks = 0
 
-        def _look(self) -> PowerTrace:
-            self.looks += 1
-            if self.looks == 3:
-                self.stretches.append(stretches[1])
-            return power
-
-    referee = Watched(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
-    assert referee._answered()
-    assert referee.looks == 3
+def test_blocks_are_ordered_ahead_only_while_plain_steps_between_them_draw_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulemap.validating.referee.LOOK_S", 0.001)
+    stretches, power = experiment(0, blocks=2)
+    level = Watched(tmp_path, [], power)
+    level.stretches, level.blocks = stretches, 7
+    assert level._under_way() == 1
+    assert level._is_steady(power)
+    assert level._may_order(math.inf)
+    risen = PowerTrace(GPU, power.edges_ns, power.energy_j * np.linspace(1.0, 1.5, len(power.energy_j)))
+    assert not level._is_steady(risen)
+    few = PowerTrace(GPU, power.edges_ns[:40], risen.energy_j[:39])
+    assert level._is_steady(few)
+    late = Watched(tmp_path, [], risen)
+    late.stretches, late.blocks = stretches, 7
+    assert not late._may_order(0.0)
+    assert late.reached == "the budget is spent"

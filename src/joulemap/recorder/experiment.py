@@ -23,6 +23,8 @@ TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
 PLAIN = -1
+WARM_UP = 1
+"""Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
 
 
 class Repeats(Protocol):
@@ -48,7 +50,8 @@ class Experiment:
         self._of_step = ""
         self._depth = 0
         self._label = ""
-        self._target, self._more, self._left = PLAIN, 0, 0
+        self._target, self._more = PLAIN, 0
+        self._left = self._rest = self._warm_up = 0
         self._start_ns: int | None = None
         self._counted = 0
         self._said: dict[int, str] = {}
@@ -67,13 +70,8 @@ class Experiment:
     def end(self) -> None:
         if self._steps.is_open():
             self._depth -= 1
-            if (
-                not self._depth
-                and not self._over
-                and self._start_ns is not None
-                and self._of_step in ("", self._label)
-            ):
-                self._counted += 1
+            if not self._depth and not self._over and self._of_step in ("", self._label):
+                self._counted += self._start_ns is not None
                 if self._target != PLAIN:
                     self._steps.rename(self._label + REPEATING)
         self._steps.end()
@@ -103,8 +101,7 @@ class Experiment:
     def leave(self) -> None:
         """In a forked child: it is its parent's, and nothing is repeated here."""
         self._over = True
-        for one in self._repeats:
-            one.target, one.more = PLAIN, 0
+        self._repeat(PLAIN, 0)
         self._journal.leave()
 
     def _may_begin(self) -> bool:
@@ -134,15 +131,19 @@ class Experiment:
             self._close()
             return
         if self._target != PLAIN and self._counted >= self._left:
-            self._aim(PLAIN, 0, 0)
-        order = self._orders.next() if self._target == PLAIN else None
+            self._aim(PLAIN, 0, self._rest)
+        order = self._orders.next() if self._target == PLAIN and self._counted >= self._left else None
         if order is not None and order.get("stop"):
             self._close()
             self._journal.flush()
             interrupt()
         elif order is not None:
             self._aim(order["target"], order["times"] - 1, order["steps"])
-        if self._start_ns is None:
+            self._rest, self._warm_up = order["rest"], WARM_UP
+        if self._warm_up:
+            self._warm_up -= 1
+            self._repeat(self._target, self._more)
+        elif self._start_ns is None:
             self._open()
 
     def _install(self) -> None:
@@ -162,21 +163,25 @@ class Experiment:
             repeater.install()
 
     def _aim(self, target: int, more: int, steps: int) -> None:
-        """From here on, this is repeated so often; what was before ends here."""
+        """What was before ends here; what comes is repeated so often, for so many steps at least."""
         self._close()
         self._target, self._more, self._left = target, more, steps
-        self._open()
+
+    def _repeat(self, target: int, more: int) -> None:
+        for one in self._repeats:
+            one.target, one.more = target, more
 
     def _open(self) -> None:
         self._wait()
         for one in self._repeats:
             one.take_counts()
-            one.target, one.more = self._target, self._more
+        self._repeat(self._target, self._more)
         self._start_ns, self._counted = self._now_ns(), 0
 
     def _close(self) -> None:
         """A stretch of steps has ended, and what they gave the devices to do."""
         if self._start_ns is None:
+            self._repeat(PLAIN, 0)
             return
         self._wait()
         seen, extra = self._counts()
@@ -195,8 +200,7 @@ class Experiment:
         self._journal.flush()
         self._left -= self._counted
         self._start_ns, self._counted = None, 0
-        for one in self._repeats:
-            one.target, one.more = PLAIN, 0
+        self._repeat(PLAIN, 0)
 
     def _counts(self) -> tuple[dict[int, int], dict[int, int]]:
         seen: dict[int, int] = {}

@@ -17,7 +17,7 @@ from joulemap.units import NS_PER_S
 SAMPLES = 4
 LEVEL = GateSettings(
     samples=SAMPLES,
-    spread={"CPU": 0.05, "DRAM": 0.05, "GPU": 0.02, "other": 0.05},
+    spread={"CPU": 0.05, "DRAM": 0.05, "GPU": 0.03, "other": 0.05},
     above_idle=0.1,
     hottest_c={},
     busiest_percent={},

@@ -16,6 +16,8 @@ PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
 """And so many seconds; longer where other processes use the device too, whose part is known once a second."""
+REST = 0.8
+"""Plain steps after a block, in its length: each is compared with those on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,14 @@ def times(target: Target, wanted: Wanted) -> int:
     return min(1 + max(round(EXTRA / target.share), 1), MOST_TIMES)
 
 
-def steps_of_block(target: Target, count: int, step_s: float, period_s: float, shared: bool = False) -> int:
-    """How many steps make a block, when each takes longer by what is repeated."""
+def steps_of_block(
+    target: Target, count: int, step_s: float, period_s: float, shared: bool = False
+) -> tuple[int, int]:
+    """How many steps make a block, when each takes longer by what is repeated, and how many plain ones are to
+    follow it."""
     block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S)
-    return max(round(block_s / (step_s * (1 + (count - 1) * target.share))), 1)
+    repeated_s = step_s * (1 + (count - 1) * target.share)
+    return max(round(block_s / repeated_s), 1), max(round(REST * block_s / step_s), 1)
 
 
 class Turns:

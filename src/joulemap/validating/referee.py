@@ -32,7 +32,7 @@ from joulemap.units import NS_PER_S
 from joulemap.validating import gate
 from joulemap.validating.plan import Turns, Wanted, steps_of_block, times
 from joulemap.validating.target import Target, targets
-from joulemap.validating.truth import Stretch, Truth, plain, truth_of
+from joulemap.validating.truth import Stretch, Truth, energy_j, plain, truth_of
 
 LOOK_S = 0.5
 """How often to look, at plain steps as at blocks: on a CPU what that takes counts as the program's, and
@@ -40,6 +40,8 @@ cancels only where it is the same in both."""
 MOST_TRIES = 20
 AFTERWARDS = 2
 """Steps that follow the traced ones before these are looked at."""
+AHEAD = 2
+"""Blocks that are ordered before the last one is over, so that the program need not wait for the next."""
 PATIENCE_S = 10.0
 """How long to wait for level power; then the next block begins all the same, and is counted."""
 
@@ -128,7 +130,7 @@ class Referee:
         """Until everything is known well enough, the time is up, or the program ends."""
         turns, until_s = Turns(self._wanted), time.monotonic() + self._wanted.budget_s
         self.reached = "the program ended first"
-        while self._is_level(until_s):
+        while self._may_order(until_s):
             power = self._look()
             target = turns.next(self._open(), partial(self._truth, power))
             if target is None:
@@ -139,8 +141,6 @@ class Referee:
             known = f"{turns.known} of {len(self._open())} known well enough"
             left_s = max(until_s - time.monotonic(), 0.0)
             self._say(f"block {self.blocks}: {target.name}; {known}, {left_s:.0f} s left")
-            if not self._answered():
-                return
 
     def _interrupt(self) -> None:
         """End the program, now that enough is known, or nothing can be."""
@@ -152,13 +152,41 @@ class Referee:
     def _open(self) -> list[Target]:
         return [one for one in self.targets if one.number not in self.refused]
 
+    def _may_order(self, until_s: float) -> bool:
+        """Wait until another block may be ordered: a few ahead, while plain steps draw the same from one
+        block to the next; once there is none ahead, when they are level. False where it is over."""
+        while self._under_way():
+            if self.problem or self._over.wait(LOOK_S):
+                return False
+            power = self._look()
+            if self._is_spent(until_s):
+                return False
+            if self._under_way() < AHEAD and self._is_steady(power):
+                return True
+        return self._is_level(until_s)
+
+    def _under_way(self) -> int:
+        """Blocks that were ordered and are not over."""
+        return self.blocks - sum(one.target != PLAIN for one in self.stretches)
+
+    def _is_spent(self, until_s: float) -> bool:
+        """Whether the time is up, though never before the first block is ordered."""
+        if not self.blocks or time.monotonic() <= until_s:
+            return False
+        self.reached = "the budget is spent"
+        return True
+
+    def _is_steady(self, power: PowerTrace) -> bool:
+        """Whether the plain steps between the last blocks drew the same; the first few cannot say."""
+        levels = self._levels_w(power)
+        return len(levels) < gate.SAMPLES or gate.is_level(levels, levels, power).stable
+
     def _is_level(self, until_s: float) -> bool:
         """Wait until the plain steps since the last block draw the same; not for ever. False where the budget
-        is spent, though never before the first block, or the program has ended."""
+        is spent or the program has ended."""
         since_s: float | None = None
         while not self._over.wait(LOOK_S):
-            if self.blocks and time.monotonic() > until_s:
-                self.reached = "the budget is spent"
+            if self._is_spent(until_s):
                 return False
             power = self._look()
             samples = gate.samples_w(self._plain_steps(), power)
@@ -176,30 +204,29 @@ class Referee:
         return [(a, b) for a, b, label in self._steps if a >= since_ns and label == self.label]
 
     def _levels_w(self, power: PowerTrace) -> Float64:
-        spans = [(one.start_ns, one.end_ns, one.seconds) for one in plain(self.stretches)]
-        return np.array([power.energy_between(a, b) / seconds for a, b, seconds in spans if seconds > 0])
+        """The power of the plain stretches, as far as it is known."""
+        known_ns = int(power.edges_ns[-1]) if len(power) else 0
+        known = [one for one in plain(self.stretches) if one.end_ns <= known_ns and one.seconds > 0]
+        return np.array([energy_j(one, power) / one.seconds for one in known])
 
     def _order(self, target: Target, power: PowerTrace) -> None:
-        spans = self._plain_steps()
-        step_s = (spans[-1][1] - spans[0][0]) / NS_PER_S / len(spans)
         count = times(target, self._wanted)
         shared = power.domain.device.startswith("CPU")
-        steps = steps_of_block(target, count, step_s, power.period_s, shared)
-        self._write({"target": target.number, "times": count, "steps": steps})
+        steps, rest = steps_of_block(target, count, self._step_s(), power.period_s, shared)
+        self._write({"target": target.number, "times": count, "steps": steps, "rest": rest})
         self.blocks += 1
+
+    def _step_s(self) -> float:
+        """How long a plain step takes."""
+        base = plain(self.stretches)
+        if base:
+            return sum(one.seconds for one in base) / sum(one.steps for one in base)
+        spans = self._plain_steps()
+        return (spans[-1][1] - spans[0][0]) / NS_PER_S / len(spans)
 
     def _write(self, order: Mapping[str, Any]) -> None:
         with (self._folder / ORDERS).open("a") as file:
             file.write(json.dumps(order) + "\n")
-
-    def _answered(self) -> bool:
-        """Wait until the block that was ordered is over; False where the program ended before."""
-        before = sum(one.target != PLAIN for one in self.stretches)
-        while sum(one.target != PLAIN for one in self.stretches) <= before:
-            if self.problem or self._over.wait(LOOK_S):
-                return False
-            gate.samples_w(self._plain_steps(), self._look())
-        return True
 
     def _truth(self, power: PowerTrace, target: Target) -> Truth | None:
         return truth_of(target.number, self.stretches, power)

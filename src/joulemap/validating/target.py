@@ -153,11 +153,12 @@ def _is_list(name: str, parts: Sequence[Place]) -> bool:
 
 
 def _operands(operation: Operation) -> list[Any]:
-    """Shape and type of each tensor, in order; a list of tensors as its tensors."""
+    """Shape and type of each tensor, in order; a list of tensors, whatever its type is called, as its
+    tensors."""
     shapes, types = json.loads(operation.shapes or "[]"), json.loads(operation.types or "[]")
     found: list[Any] = []
     for shape, kind in zip(shapes, types, strict=False):
-        if kind == "TensorList":
+        if kind == "TensorList" or any(isinstance(one, list) for one in shape):
             found += [[one, ""] for one in shape]
         elif kind not in ("", "Scalar", "ScalarList"):
             found.append([shape, kind])

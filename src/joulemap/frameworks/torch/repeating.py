@@ -33,6 +33,9 @@ _WORDS = {
 _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
 """PyTorch's own list, as far as operations are pure; ``where`` is never given any."""
 
+STATISTICS = ("running_mean", "running_var")
+"""What batch normalisation keeps."""
+
 Operands = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and type of every tensor that an operation was given, in order."""
 
@@ -122,20 +125,41 @@ def _argument(schema: Any, name: str) -> bool:
     return any(one.name == name for one in schema.arguments)
 
 
-def impure_call(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why this one call may not be executed again; empty where it may. Dropout inside of attention draws
-    random numbers where there is some, and batch normalisation keeps statistics that no schema speaks of."""
+def draws(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this one call draws random numbers: dropout inside of attention does, where there is some."""
+    return _argument(schema, "dropout_p") and bool(_given(schema, args, kwargs).get("dropout_p"))
+
+
+def keeps_statistics(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this one call writes into running statistics, of which the schema of batch normalisation does
+    not speak; its backward pass only reads them."""
+    if not _argument(schema, STATISTICS[0]) or schema.name.endswith("_backward"):
+        return False
+    given = _given(schema, args, kwargs)
+    return bool(given.get("training")) and given.get(STATISTICS[0]) is not None
+
+
+def without_effect(
+    schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of a further execution: running statistics are written into copies."""
+    if not keeps_statistics(schema, args, kwargs):
+        return args, kwargs
+    import torch
+
+    def copied(name: str, value: Any) -> Any:
+        return value.clone() if name in STATISTICS and isinstance(value, torch.Tensor) else value
+
     names = [one.name for one in schema.arguments]
-    if "dropout_p" not in names and "running_mean" not in names:
-        return ""
-    given = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    given |= dict(zip(names, args, strict=False)) | dict(kwargs)
-    if given.get("dropout_p"):
-        return "it draws random numbers for its dropout"
-    learning = given.get("training", given.get("train"))
-    if learning and given.get("running_mean") is not None:
-        return "it updates running statistics"
-    return ""
+    again = tuple(copied(name, value) for name, value in zip(names, args, strict=False))
+    return again, {name: copied(name, value) for name, value in kwargs.items()}
+
+
+def _given(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments by name, with those that were left out."""
+    defaults = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    names = [one.name for one in schema.arguments]
+    return defaults | dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
 def below(overload: Any) -> Callable[..., Callable[[], Any]]:
@@ -216,7 +240,7 @@ class Repeater:
             try:
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
-                    self._again(target, execute)
+                    self._again(target, ready(keys, *without_effect(schema, args, kwargs)))
                 return result
             finally:
                 thread.inside = False
@@ -233,9 +257,8 @@ class Repeater:
         return self._device == "cpu" or not gpus.captures()
 
     def _may(self, target: int, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        if target not in self.refused:
-            why = impure_call(schema, args, kwargs)
-            self.refused |= {target: why} if why else {}
+        if target not in self.refused and draws(schema, args, kwargs):
+            self.refused[target] = "it draws random numbers for its dropout"
         return target not in self.refused
 
     def _again(self, target: int, execute: Callable[[], Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import instead, unseen
-from joulemap.frameworks.torch.repeating import impure_call
+from joulemap.frameworks.torch.repeating import draws, keeps_statistics
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -192,9 +192,10 @@ class _Observer:
         if any(_storage(one) not in self._made for value in written for one in _tensors(value)):
             self.why = self.why or "it writes into a tensor that was there before"
         random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in names
-        if random and given.get("train") is not False:
+        if (random and given.get("train") is not False) or draws(schema, args, kwargs):
             self.why = self.why or "it draws random numbers"
-        self.why = self.why or impure_call(schema, args, kwargs)
+        if keeps_statistics(schema, args, kwargs):
+            self.why = self.why or "it updates running statistics"
         if not any(one.alias_info is not None for one in schema.returns):
             made = _tensors(result)
             self._kept += made  # so that no other tensor takes their place in memory meanwhile

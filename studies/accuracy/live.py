@@ -1,0 +1,67 @@
+"""Whole programs on this machine's GPU: ``python -m studies.accuracy.live bert-train --batch 256``.
+
+Does what ``joulemap validate --stop studies/accuracy/programs.py …`` does, and calibrates once for every
+budget that is asked for, from nothing, so that one experiment tells what is left of the error as the budget
+shrinks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from joulemap.validating.picture import picture
+from joulemap.validating.plan import Wanted
+from joulemap.validating.report import Report
+from joulemap.validating.validate import Experiment, experiment, report_of
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+WARM_UP = 10
+
+
+def main() -> None:
+    """Run one program, and write a report for every budget of calibration."""
+    parser = argparse.ArgumentParser(description=main.__doc__, allow_abbrev=False)
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds of repeating")
+    parser.add_argument("--calibration", type=float, nargs="+", default=[60.0], help="seconds of replaying")
+    parser.add_argument("--least", type=float, default=0.01, help="of the busy time")
+    parser.add_argument("--modules", type=int, default=3)
+    parser.add_argument(
+        "--output", type=Path, default=Path("accuracy"), help="folder for reports and pictures"
+    )
+    parser.add_argument("--name", help="of the reports; that of the program where it is left out")
+    asked, program = parser.parse_known_args()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    wanted = Wanted(budget_s=asked.budget, least_share=asked.least, modules=asked.modules, stop=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "run.joulemap"
+        found = experiment([str(PROGRAMS), *program], path, wanted, WARM_UP, say)
+        for budget_s in asked.calibration:
+            report, took_s = calibrated(path, found, budget_s)
+            name = asked.output / f"{asked.name or program[0]}-{budget_s:g}s"
+            content = report.to_json() | {"calibration_s": took_s}
+            name.with_suffix(".json").write_text(json.dumps(content, indent=1))
+            name.with_suffix(".svg").write_text(picture(report, f"Joules a step: {' '.join(program)}"))
+            say(f"calibrated for {took_s:.0f} s: {name}.json")
+
+
+def calibrated(path: Path, found: Experiment, budget_s: float) -> tuple[Report, float]:
+    """The report after a calibration that knew nothing before, and how long that took."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        begin_s = time.monotonic()
+        return report_of(path, found, budget_s), time.monotonic() - begin_s
+
+
+def say(text: str) -> None:
+    """How it goes."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
