@@ -18,7 +18,15 @@ from joulemap.recorder.budget import WARM_UP, Plan
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import JOURNAL, Journal, read_journal
 from joulemap.recorder.sessions import BUSY_NS, MOST_FAILURES, Sessions
-from joulemap.recorder.steps import COMPILED, SLICE, TRACED, UNTRACED, StepClock
+from joulemap.recorder.steps import (
+    COMPILED,
+    LOOK_S,
+    PATIENCE_S,
+    SLICE,
+    TRACED,
+    UNTRACED,
+    StepClock,
+)
 
 
 class Tracer:
@@ -265,6 +273,18 @@ def test_slices_wait_where_steps_are_expected(journal: Journal, monkeypatch: pyt
     tracer.expects_steps = False
     steps.slice()
     assert tracer.said == ["start 0", "stop"]
+
+
+def test_a_program_that_makes_steps_is_left_alone(journal: Journal) -> None:
+    """Nobody looks for slices until a step would have had to come."""
+    now_ns = [0]
+    sessions = Sessions(journal.path.parent, journal, lambda: now_ns[0])
+    steps = StepClock(Plan(), sessions, journal, lambda: now_ns[0])
+    for after_s, quiet_s in ((0.0, PATIENCE_S), (3.0, PATIENCE_S - 3.0), (PATIENCE_S, LOOK_S), (1e6, LOOK_S)):
+        steps.begin("train")
+        steps.end()
+        now_ns[0] += round(after_s * 1e9)
+        assert steps.quiet_s == pytest.approx(quiet_s)
 
 
 def test_a_torn_line_at_the_end_costs_only_itself(tmp_path: Path) -> None:

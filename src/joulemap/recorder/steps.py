@@ -21,7 +21,7 @@ UNTRACED, TRACED, COMPILED = 0, 1, 2
 
 SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
-"""A traced slice's length; how long to wait for a step before slicing; how often to look."""
+"""A traced slice's length; how long to wait for a step before slicing; how often to look then."""
 LONGER = 3
 """A traced step may take this many times as long as usual, and the patience; then its session ends."""
 
@@ -164,6 +164,11 @@ class StepClock:
         with self._lock:
             self._end_slice()
 
+    @property
+    def quiet_s(self) -> float:
+        """For how long there is nothing to look for: a program that makes steps is not woken for it."""
+        return max(LOOK_S, PATIENCE_S - (self._now_ns() - self._border_ns) / 1e9)
+
     def wait_from_now(self) -> None:
         """Have patience for a step, beginning now: a framework has just been imported."""
         self._border_ns = self._now_ns()
@@ -204,7 +209,7 @@ class Slicer:
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(self._clock.quiet_s):
             self._clock.slice()
 
     def stop(self) -> None:
