@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
 from joulemap.program import Program
 from joulemap.recorder.between import (
+    Step,
     in_order,
     named_spans,
     since_first_step,
@@ -38,6 +39,10 @@ REGIONS, SESSIONS, SIGNATURES, TRACING, FLAGS = "regions", "sessions", "signatur
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "
     "joulemap must be installed for the Python that runs the program."
+)
+TOO_SOON = (
+    "No step was traced: the first few are not, and there were no more. "
+    "Trace all of them to see where their energy goes: --trace-all."
 )
 _MOVED_NS = 1_000_000
 _SPAN = {"start_ns": pa.int64(), "end_ns": pa.int64()}
@@ -81,6 +86,7 @@ def finish(
     _put_signatures(writer, traces)
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)
+    notes += _too_soon(story, steps, overhead)
     flags = {name: value for one in traces for name, value in one.flags.items()}
     writer.update(
         warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
@@ -171,3 +177,9 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
                 f"Tracing took {share} of the time, more than the {allowed} allowed: the run was too short."
             )
     return notes
+
+
+def _too_soon(story: Story, steps: Sequence[Step], overhead: float | None) -> list[str]:
+    """A few steps of a framework, and nothing that kept them from being traced but their number."""
+    could = bool(overhead and story.versions and steps) and not story.warnings
+    return [TOO_SOON] if could and not any(step[3] == TRACED for step in steps) else []

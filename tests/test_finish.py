@@ -1,0 +1,55 @@
+"""What a recording says of how it went, from the journal that its program has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joulemap
+from joulemap.recorder.finish import TOO_SOON, finish
+from joulemap.recorder.journal import Journal
+from joulemap.recorder.steps import COMPILED, UNTRACED
+from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.recording.folder import RAW
+
+MS = 1_000_000
+VERSION = ("version", ["jax", "0.10.2"])
+STEPS = [("step", [10 * n * MS, 10 * (n + 1) * MS, "train", UNTRACED if n else COMPILED]) for n in range(3)]
+
+
+def warnings(folder: Path, *lines: tuple[str, Any], overhead: float | None = 0.01, share: float = 0.0) -> Any:
+    writer = RecordingWriter.create(folder / "r.joulemap", RecordingInfo(), overwrite=True)
+    (writer.path / RAW).mkdir(exist_ok=True)
+    journal = Journal(writer.path / RAW)
+    journal.put("start", {"t_ns": 0})
+    for what, content in lines:
+        journal.put(what, content)
+    journal.put("end", {"t_ns": 100 * MS, "tracing_share": share})
+    journal.close()
+    finish(writer, 100 * MS, overhead=overhead)
+    return joulemap.load(writer.path).info.warnings
+
+
+def test_a_few_steps_that_were_not_traced_say_how_they_can_be(tmp_path: Path) -> None:
+    assert warnings(tmp_path, VERSION, *STEPS) == [TOO_SOON]
+
+
+def test_what_could_not_be_traced_or_was_not_to_be_says_nothing_of_that(tmp_path: Path) -> None:
+    busy = ("warning", "jax could not be traced for a while.")
+    assert warnings(tmp_path, VERSION, *STEPS, overhead=0.0) == []
+    assert warnings(tmp_path, VERSION, *STEPS, overhead=None) == []
+    assert warnings(tmp_path, *STEPS) == []  # steps that the program marks, of no framework
+    assert warnings(tmp_path, VERSION) == []
+    assert warnings(tmp_path, VERSION, busy, *STEPS) == [busy[1]]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.0099, []), (0.01001, []), (0.026, ["Tracing took 2.6 % of the time"])]
+)
+def test_what_tracing_took_is_said_where_it_was_not_allowed(
+    tmp_path: Path, share: float, said: list[str]
+) -> None:
+    found = warnings(tmp_path, share=share)
+    assert [warning.split(",")[0] for warning in found] == said
