@@ -11,8 +11,8 @@ from .monitor_meters import FileChannel
 
 VARIABLE = "JOULEMAP_TEST_COUNTER"
 
-
-IDLE_W = 0.5
+IDLE_W = 0.01
+"""So little that it does not matter how long a program is kept waiting."""
 
 
 class WrittenChannel(FileChannel):

@@ -155,7 +155,7 @@ def test_two_real_ranks_are_recorded_and_joined_without_counting_twice(tmp_path:
     assert done.returncode == 0
     assert "joulemap merge job-rank*.joulemap -o job.joulemap" in done.stderr
     command = [sys.executable, "-m", "joulemap", "merge", "job-rank0.joulemap", "job-rank1.joulemap"]
-    subprocess.run([*command, "-o", "job.joulemap"], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([*command, "-o", "job.joulemap"], cwd=tmp_path, env=environment, check=True, timeout=120)
     parts = [joulemap.load(tmp_path / f"job-rank{rank}.joulemap") for rank in range(2)]
     assert [bool(part.power()) for part in parts] == [True, False]
     job = joulemap.account(tmp_path / "job.joulemap")

@@ -120,7 +120,7 @@ def visit_as_nobody(path, *groups):
         env=plain_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         user=NOBODY,
         group=NOBODY,
         extra_groups=groups,

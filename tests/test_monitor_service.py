@@ -226,7 +226,7 @@ def test_a_client_made_from_the_proto_alone(folder, served, feeder, monkeypatch)
     arguments = [f"-I{package}", f"--python_out={package}", f"--grpc_python_out={package}", "energy.proto"]
     subprocess.run([sys.executable, "-m", tools.__name__, *arguments], check=True, cwd=package)
     command = [sys.executable, "-c", script, str(folder / "s"), str(feeder.path)]
-    done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=120)
     assert done.stdout == "5.0\n", done.stderr
 
 
@@ -245,7 +245,7 @@ def connects_as_another_user(path, *groups):
     )
     # Without site packages: what measures coverage there could not write as another user.
     command = [sys.executable, "-S", "-c", script, str(path), *groups]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -41,7 +41,7 @@ def test_systemd_understands_it(tmp_path):
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/usr/local/bin/joulemap", sys.executable))
     command = ["systemd-analyze", "verify", "--man=no", unit]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
 
 

@@ -262,7 +262,7 @@ def test_a_table_says_what_a_picture_shows_and_csv_is_a_click_away(page, tmp_pat
     page.wait_for("document.querySelectorAll('#diagram tbody tr').length === 2")
     page.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.click("#diagram details button")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (found := list(tmp_path.glob("*.csv"))):
         assert time.monotonic() < deadline, "no CSV was written"
         page.run("new Promise((done) => setTimeout(done, 50))")
