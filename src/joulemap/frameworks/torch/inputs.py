@@ -47,9 +47,10 @@ def inputs_of(roots: Sequence[Any], wanted: Collection[int] | None = None) -> di
     """By the number of the call, of those ``wanted`` or of all."""
     found: dict[int, Inputs] = {}
     for node in _walk(roots):
-        inputs = getattr(node.extra_fields, "inputs", None)  # only operations have any
-        if inputs and (wanted is None or node.correlation_id in wanted):
-            found[node.correlation_id] = [_input(one) for one in inputs]
+        if wanted is None or node.correlation_id in wanted:
+            inputs = getattr(node.extra_fields, "inputs", None)  # only operations have any
+            if inputs:
+                found[node.correlation_id] = [_input(one) for one in inputs]
     return found
 
 
