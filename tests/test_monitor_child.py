@@ -233,7 +233,7 @@ def children_of_this_process():
 
 
 def test_short_recordings_leave_nothing_behind(feeder, sensors, tmp_path):
-    many_short_recordings(30, feeder, sensors, tmp_path)
+    many_short_recordings(12, feeder, sensors, tmp_path)
 
 
 @pytest.mark.long
