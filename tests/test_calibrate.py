@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from joulemap.traces import PowerTrace
 
 S = 1_000_000_000
 GPU = Domain("GPU:0", "GPU:0", sensor="nvml")
-SHORT = {"timeout_s": 1.5, "seconds": 0.1, "sample_s": 0.05}
+SHORT = {"timeout_s": 15.0, "seconds": 0.1, "sample_s": 0.05}
 COOL = {"GPU:0 temperature_c": 30.0, "GPU:0 utilisation_percent": 0.0}
 LOOSE = GateSettings(samples=4, spread={"GPU": 0.2, "other": 0.2})
 
@@ -40,6 +42,13 @@ def joulemap(*arguments, check=0, **env):
     assert done.returncode == check, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     return done
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch):
+    """Each look at the machine takes a second of its patience, so that there are many, however slow it is."""
+    looks = count()
+    monkeypatch.setattr("joulemap.idle.time", SimpleNamespace(monotonic=lambda: float(next(looks))))
 
 
 def meter(*operations):
@@ -71,18 +80,18 @@ def test_it_waits_until_the_load_is_over():
     assert not waited[0].stable
 
 
-def test_a_steady_load_is_not_idle_when_idle_is_known():
+def test_a_steady_load_is_not_idle_when_idle_is_known(in_a_hurry):
     with pytest.raises(NotIdle, match="GPU:0 draws 300 W, while idle is 80"):
         measured(meter(Operation("a", 60.0, 300.0)), idle_w={"GPU:0": 80.0}, **SHORT)
 
 
-def test_heat_keeps_it_waiting():
+def test_heat_keeps_it_waiting(in_a_hurry):
     hot = {"GPU:0 temperature_c": 70.0}
     with pytest.raises(NotIdle, match="GPU:0 is at 70 °C"):
         measured(meter(Operation("", 60.0, 80.0)), facts=lambda: hot, **SHORT)
 
 
-def test_work_keeps_it_waiting_even_where_no_baseline_is_known():
+def test_work_keeps_it_waiting_even_where_no_baseline_is_known(in_a_hurry):
     busy = {"GPU:0 utilisation_percent": 97.0}
     with pytest.raises(NotIdle, match="GPU:0 is busy at 97 %"):
         measured(meter(Operation("a", 60.0, 300.0)), facts=lambda: busy, **SHORT)

@@ -181,7 +181,7 @@ def test_readings_of_one_device_are_taken_by_turns_under_one_load(truth):
 
 
 def test_the_cpu_load_says_when_it_worked():
-    load = cpu_bursts(0.8)
+    load = cpu_bursts(1.6)
     assert load.total_j > 0
     with pytest.raises(MeterError):
         cpu_bursts(0.0)
@@ -227,7 +227,7 @@ def test_the_gpu_load_takes_whichever_framework_works(tmp_path, monkeypatch):
     )
     frameworks(tmp_path, torch=broken, cupy=CUPY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    load = gpu_bursts(1)(0.9)
+    load = gpu_bursts(1)(1.6)
     assert load.total_j > 0
 
 
