@@ -1,5 +1,6 @@
 """What people see in a real terminal: colours by share, progress that goes away; and what a pipe gets."""
 
+import io
 import os
 import pty
 import re
@@ -8,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from joulemap.accounting.watching import part, tell, watched
+from joulemap.views.table import laid_out
 
 from .calibrated_recordings import write_calibrated
 from .command_line import left_on_screen, on_a_terminal
@@ -82,6 +86,21 @@ def test_calibrated_beside_time_based_fits_too(tmp_path):
         assert max(map(len, shown.splitlines())) <= columns
         assert " by time" in shown
         assert not re.search(r"[\d%]…", shown)
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_long_names_give_way_in_their_middle(width):
+    """Where people look and in a pipe: what inductor calls its kernels differs at the end."""
+    columns = [("energy", ["1.00 J", "2.00 J", "3.00 J"]), ("share", ["1 %", "2 %", "97 %"])]
+    long = "cpp_fused_" + "native_dropout_" * 20
+    names = [Text(f"{long}_3"), Text(f"{long}_8"), Text("dense")]
+    said = Console(width=width, file=io.StringIO(), color_system=None)
+    said.print(laid_out("module", names, columns, width))
+    _, third, eighth, dense = rows = said.file.getvalue().splitlines()
+    assert re.match(r"cpp_f.*…\w*_3 +1\.00 J +1 %", third)
+    assert re.match(r"cpp_f.*…\w*_8 +2\.00 J +2 %", eighth)
+    assert re.match(r"dense +3\.00 J +97 %", dense)
+    assert max(map(len, rows)) <= width
 
 
 def test_verdicts_have_colours(pair):

@@ -104,6 +104,11 @@ def test_what_is_in_no_kernel_stays_with_the_region() -> None:
     assert ("compiled region 0/CompiledFunction", "forward", "op", 20, 890) in read()
 
 
+def test_modules_in_compiled_code_have_their_kernels_and_nothing_else() -> None:
+    between = {row[0] for row in read() if row[0].endswith("/(python)")}
+    assert between == {"(model)/(python)", "compiled region 0/(python)"}
+
+
 @pytest.mark.parametrize("changed", [HOST[:7] + HOST[8:], [*HOST, ("aten::mm", 1, 400, 410, 13, -1, 0)]])
 def test_calls_that_do_not_fit_say_nothing(changed: list[tuple[str, int, int, int, int, int, int]]) -> None:
     rows = read(changed)

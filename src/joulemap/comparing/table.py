@@ -78,8 +78,7 @@ def _rows(one: Comparison, report: Report, console: Console) -> Table:
             break
     else:
         columns = [*_told(rows, _percent_alone), *(by_time if report.rule == "calibrated" else [])]
-    people = width if console.is_terminal else None
-    return laid_out(report.question.by, names, columns, people, left=("verdict",), gap=_GAP)
+    return laid_out(report.question.by, names, columns, console.width, left=("verdict",), gap=_GAP)
 
 
 def _means(one: Comparison, rows: Sequence[Difference]) -> list[Column]:

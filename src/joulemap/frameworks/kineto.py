@@ -81,7 +81,7 @@ class KinetoTrace:
 
 def trace_of(columns: KinetoColumns) -> KinetoTrace:
     """Name every event. Ranges and profiler overhead become ``runtime`` rows; ranges drawn a second time
-    on the GPU are left out, since they are no work."""
+    on the GPU are left out, since they are no work, and so is what only says where a kernel belongs."""
     roles = names.roles(columns.name, columns.category)
     if (roles == Role.MODULE).any():
         # Module ranges carry the full path; the class names beside them would only add parts to it.
@@ -90,9 +90,10 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
     host = Host(columns.take(on_host), roles[on_host])
     kernels = columns.take(roles == Role.KERNEL)
     origin = _origins(kernels, host)
-    events = EventTrace.joined([host.events(), _kernel_events(kernels, host, origin)])
+    work = host.role != Role.COMPILED
+    events = EventTrace.joined([host.events().take(work), _kernel_events(kernels, host, origin)])
     notes = (*_notes(columns, roles), *_graph_notes(host, origin))
-    return KinetoTrace(events, host.steps, notes, host, np.flatnonzero(on_host))
+    return KinetoTrace(events, host.steps, notes, host, np.flatnonzero(on_host)[work])
 
 
 class Host:

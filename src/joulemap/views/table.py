@@ -30,7 +30,7 @@ class Heading:
 def render(answer: Answer, heading: Heading | None, console: Console) -> None:
     """Print an answer: heading, lines, the sum that must add up, the meters, warnings; or the lines alone."""
     people = console.is_terminal
-    table = _table(answer, console.width if people else _WIDER, people)
+    table = _table(answer, console.width, people)
     if heading is None:
         console.print(table)
         return
@@ -48,8 +48,9 @@ def render(answer: Answer, heading: Heading | None, console: Console) -> None:
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=not people)
 
 
-def _table(answer: Answer, width: int, people: bool) -> Table:
+def _table(answer: Answer, room: int, people: bool) -> Table:
     """The columns that fit: energy and share always, phases and times where there is room."""
+    width = room if people else _WIDER
     phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step", "region") else ()
     with_times = width >= _WIDER or answer.question.power
     with_bars = people and width >= _NARROW
@@ -71,7 +72,7 @@ def _table(answer: Answer, width: int, people: bool) -> Table:
         )
     tree = _branches(lines) if people else ["  " * line.depth for line in lines]
     names = [_label(prefix, line) for prefix, line in zip(tree, lines, strict=True)]
-    return laid_out(answer.question.by, names, columns, width if people else None)
+    return laid_out(answer.question.by, names, columns, room)
 
 
 Column = tuple[str, list[str | Text]]
@@ -82,13 +83,13 @@ def laid_out(
     by: str,
     names: list[Text],
     columns: list[Column],
-    width: int | None,
+    width: int,
     left: Sequence[str] = ("",),
     gap: int = 1,
 ) -> Table:
-    """A long name gives way; numbers never do."""
+    """A long name gives way in its middle, since names may differ at both ends; numbers never do."""
     widths = [needed_width(column) for column in columns]
-    room = None if width is None else max(width - sum(widths) - gap * len(widths) - 1, 8)
+    room = max(width - sum(widths) - gap * len(widths) - 1, 8)
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(by, no_wrap=True, overflow="ellipsis", max_width=room)
     for (header, _), needed in zip(columns, widths, strict=True):
@@ -96,8 +97,14 @@ def laid_out(
             header, justify="left" if header in left else "right", no_wrap=True, min_width=needed
         )
     for number, name in enumerate(names):
-        table.add_row(name, *(cells[number] for _, cells in columns))
+        table.add_row(_fitted(name, room), *(cells[number] for _, cells in columns))
     return table
+
+
+def _fitted(name: Text, room: int) -> Text:
+    """Without some of its middle where it has too many characters."""
+    end = room // 3
+    return name if len(name) <= room else Text.assemble(name[: room - end - 1], "…", name[-end:])
 
 
 def needed_width(column: Column) -> int:
