@@ -8,7 +8,15 @@ from math import prod
 from joulemap.frameworks.xplane.hlo import Computation, Instruction
 
 NO_WORK = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "iota"})
-_REDUCING = frozenset({"reduce", "reduce-window", "sort", "scatter"})
+_BY_OPERAND = {
+    "reduce": 0,
+    "reduce-window": 0,
+    "sort": 0,
+    "select-and-scatter": 0,
+    "dynamic-update-slice": 1,
+    "scatter": 2,
+}
+"""Operations whose work shows in what goes into them: of a scatter the updates, however small its table."""
 
 
 def works(computation: Computation) -> list[tuple[Instruction, int]]:
@@ -29,6 +37,6 @@ def work(instruction: Instruction, operands: Sequence[Instruction]) -> int:
         elements *= 2 * prod(left[place] for place in instruction.contracted if place < len(left))
     elif instruction.opcode == "convolution":
         elements *= 2 * prod(instruction.window)
-    elif instruction.opcode in _REDUCING and operands:
-        elements = prod(operands[0].dimensions)
+    elif instruction.opcode in _BY_OPERAND and len(operands) > _BY_OPERAND[instruction.opcode]:
+        elements = prod(operands[_BY_OPERAND[instruction.opcode]].dimensions)
     return max(elements, 1)
