@@ -157,6 +157,42 @@ def test_modules_of_nnx_have_the_attributes_that_lead_to_them(tmp_path: Path) ->
         assert {phase for _, phase in found[layer]} >= {"forward", "backward"}, layer
 
 
+class NnxLanguage(nnx.Module):
+    """Layers that are computed again, a stack of layers that is scanned, and two that are mapped at once."""
+
+    def __init__(self, rngs: Any) -> None:
+        self.tokens = nnx.Embed(10, 32, rngs=rngs)
+        self.layers = nnx.List([NnxBlock(rngs), NnxBlock(rngs)])
+        self.stack = nnx.vmap(NnxBlock)(rngs.split(3))
+        self.one, self.other = nnx.Linear(32, 32, rngs=rngs), nnx.Linear(32, 32, rngs=rngs)
+
+    def read(self, tokens: Any) -> Any:
+        x = self.tokens(tokens)
+        for layer in self.layers:
+            x = nnx.remat(NnxBlock.__call__)(layer, x)
+        return nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(x, self.stack)
+
+    def answer(self, tokens: Any) -> Any:
+        x = nnx.remat(lambda one, other, x: other(one(x)))(self.one, self.other, self.read(tokens))
+        return self.tokens.attend(x)
+
+
+def test_methods_and_copies_of_nnx_modules_have_their_places_too(tmp_path: Path) -> None:
+    model, tokens = NnxLanguage(nnx.Rngs(0)), jnp.arange(10)
+
+    @nnx.jit
+    def gradients(model: Any) -> Any:
+        return nnx.grad(lambda model: (model.answer(tokens) ** 2).mean())(model)
+
+    found = layers(traced(tmp_path, lambda: gradients(model)))
+    for layer in ("layers/0", "layers/1", "stack"):
+        for part in ("up", "down"):
+            phases = {phase for _, phase in found[f"NnxLanguage/{layer}/{part}"]}
+            assert phases >= {"forward", "backward"}, (layer, part)
+    assert {operation for operation, _ in found["NnxLanguage/tokens"]} >= {"gather", "dot_general"}
+    assert "NnxLanguage/Linear" in found  # which of the two is not known
+
+
 def test_scopes_of_nnx_change_no_instruction(tmp_path: Path) -> None:
     model = NnxNet(nnx.Rngs(0))
     graph, weights = nnx.split(model)
@@ -176,12 +212,19 @@ def test_an_error_in_a_module_has_no_frame_of_ours(tmp_path: Path) -> None:
     import traceback
 
     class Fails(nnx.Module):
+        def __init__(self) -> None:
+            self.weight = nnx.Param(X)
+
         def __call__(self, x: Any) -> Any:
             raise ValueError("as it should")
 
-    with attached(tmp_path), pytest.raises(ValueError, match="as it should") as caught:
-        jax.jit(lambda: Fails()(X))()
-    assert "joulemap/frameworks/jax/nnx" not in "".join(traceback.format_exception(caught.value))
+        def copied(self) -> Any:
+            return nnx.vmap(lambda one, other: (one, other), in_axes=(0, None))(self, self)
+
+    for fails, said in ((jax.jit(lambda: Fails()(X)), "as it should"), (Fails().copied, "aliasing")):
+        with attached(tmp_path), pytest.raises(ValueError, match=said) as caught:
+            fails()
+        assert "joulemap/frameworks/jax/nnx" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_plain_functions_name_what_is_in_no_scope(tmp_path: Path) -> None:

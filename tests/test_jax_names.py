@@ -20,6 +20,7 @@ MINE = "/home/me/train.py"
     [
         ("jit(f)/jvp(enc)/while/body/closed_call/layer/dot_general", "enc/layer", "forward"),
         ("jit(f)/transpose(jvp(enc))/while/body/closed_call/layer/dot_general", "enc/layer", "backward"),
+        ("jit(f)/jvp(enc)/while/body/eval_jaxpr/layer/tanh", "enc/layer", "forward"),  # since JAX 0.11
         ("jit(f)/net/cond/branch_1_fun/layer/tanh", "net/layer", "forward"),
         ("jit(f)/net/while/cond/lt", "net", "forward"),
         ("jit(f)/vmap(transpose(jvp(layer)))/mul", "layer", "backward"),

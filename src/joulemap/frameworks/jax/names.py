@@ -16,8 +16,8 @@ OPTIMIZER = "optimizer"
 _WRAPPED = re.compile(r"(?P<by>\w+)\((?P<inner>.*)\)$")
 _FUNCTIONS = frozenset({"jit", "pjit", "pmap", "xmap", "shard_map", "core_call", "named_call"})
 _GLUE = frozenset(
-    {"checkpoint", "remat", "remat2", "rematted_computation", "closed_call", "shard_map", "xla_pmap"}
-    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "pjit"}
+    {"checkpoint", "remat", "remat2", "rematted_computation", "closed_call", "eval_jaxpr", "shard_map"}
+    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "pjit", "xla_pmap"}
 )
 _EINSUM = "->"
 _LOOP_PARTS = frozenset({"body", "cond"})
