@@ -28,7 +28,12 @@ RESULT = Path(__file__).parent / "results" / "calls.json"
 CALLS, ROUNDS = 20_000, 25
 OTHERS_US, MEASURED_US, REWRITE_S = 0.3, 3.0, 2.0
 
-LIBRARY = "def function(x): return x\nclass Thing:\n    def method(self, x): return x\n"
+LIBRARY = """
+def function(x): return x
+def apply(function, x): return function(x)
+class Thing:
+    def method(self, x): return x
+"""
 PROGRAM = """
 import benched
 class Own:
@@ -47,6 +52,8 @@ def library_function(n):
     for _ in n: benched.function(1)
 def library_method(n):
     for _ in n: thing.method(1)
+def function_in_a_call(n): benched.apply(library_function, n)
+def method_in_a_call(n): benched.apply(library_method, n)
 """
 KINDS = {
     "own_function": OTHERS_US,
@@ -55,6 +62,8 @@ KINDS = {
     "own_class": OTHERS_US,
     "library_function": MEASURED_US,
     "library_method": MEASURED_US,
+    "function_in_a_call": MEASURED_US,
+    "method_in_a_call": MEASURED_US,
 }
 
 

@@ -26,6 +26,7 @@ LIBRARY = """
     def place(): return place_of(sys._getframe)
     def place_of(get): frame = get(2); return frame.f_code.co_name, frame.f_lineno, frame.f_code.co_filename
     def apply(function, *args): return function(*args)
+    def deeply(n, function, *args): return deeply(n - 1, function, *args) if n else function(*args)
     def sleep(seconds): import time; time.sleep(seconds)
     def decorate(text):
         def decorator(function): function.text = text; return function

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -31,7 +31,7 @@ class Api:
     """A name of the library: its number, and what is called instead of what has it, by site."""
 
     number: int
-    places: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    places: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
 
 
 class Apis:

@@ -18,11 +18,12 @@ from time import monotonic_ns
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
-from joulemap.calls import watchers
+from joulemap.calls import replaced
 from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
 from joulemap.calls.owner import is_bound_by_nanobind
 from joulemap.calls.places import Places
+from joulemap.calls.room import Room, take_four_frames
 from joulemap.calls.sizes import PLAIN, UNKNOWN, Sizes, spelled
 from joulemap.calls.store import (
     BEGUN,
@@ -33,6 +34,7 @@ from joulemap.calls.store import (
     Store,
 )
 from joulemap.calls.tracing import tracers
+from joulemap.calls.watchers import filter_handlers
 
 NO_CALL = -1
 _loaded = sys.modules
@@ -71,8 +73,10 @@ def site(number: int | Spot, callee: Any) -> Any:
     number, or in a patched file its file and span."""
     try:
         kind = type(callee)
+        function = None
         if kind is MethodType:
-            ours = _answer(id(callee.__func__))
+            function = callee.__func__
+            ours = _answer(id(function))
         elif kind is BuiltinFunctionType:
             owner = type(callee.__self__)
             ours = _answer(id(callee) if owner is ModuleType or owner is NoneType else id(owner))
@@ -84,7 +88,7 @@ def site(number: int | Spot, callee: Any) -> Any:
                 ours = _answer(id(callee))
         if ours is False or _meter is None:
             return callee
-        return _meter.between(number, callee)
+        return _meter.between(number, callee, function)
     except RecursionError:  # the program is near its limit: what it calls may still have room
         return callee
 
@@ -111,6 +115,7 @@ class CallMeter:
         self._arrays = self._sizes.arrays
         self._shapes: dict[tuple[Any, ...], int] = {(): 0}
         self._known_sites: set[int] = set()
+        self._room = Room()
         self._too_deep = False
         self._offset_ns, self._warn = offset_ns, warn
         self._tracers: list[Callable[[], bool]] = []
@@ -121,7 +126,8 @@ class CallMeter:
         """Begin to answer the sites of this process; a forked child's calls are not recorded."""
         global _meter, _answer
         _meter, _answer = self, self._apis.owner.known.get
-        watchers.start()
+        filter_handlers()
+        self._room.start()
         os.register_at_fork(after_in_child=self.leave)
 
     def leave(self) -> None:
@@ -130,7 +136,8 @@ class CallMeter:
         self._over = True
         if _meter is self:
             _meter, _answer = None, _nothing.get
-            watchers.stop()
+            replaced.restore()
+            self._room.stop()
 
     def stop(self) -> None:
         """Stop recording; calls that are still open stay so."""
@@ -140,26 +147,28 @@ class CallMeter:
         if self._too_deep:
             self._warn("Calls right at the recursion limit of Python could not be recorded, or stay open.")
 
-    def between(self, number: int | Spot, callee: Any) -> Any:
-        """Something that measures the call, or the callee where that is not wanted here."""
+    def between(self, number: int | Spot, callee: Any, function: Any) -> Any:
+        """Something that measures the call, or the callee where that is not wanted here; ``function`` is that
+        of a method."""
         api: Api | None = None
         try:
-            if type(callee) is MethodType:
-                api = self._functions.get((id(callee.__func__), id(type(callee.__self__))))
-            else:
+            if function is None:
                 api = self._functions.get(id(callee))
+            else:
+                api = self._functions.get((id(function), id(type(callee.__self__))))
             if api is None:
                 api = self._apis.of(callee)
             if api is None:
                 return callee
+            if self._room.taken:
+                take_four_frames()
             if len(_loaded) != self._modules:
                 self._look_for_tracers()
             for is_tracing in self._tracers:
                 if is_tracing():
                     return callee
-            known = self.places.number_of(number) if isinstance(number, tuple) else number
             # A method whose object is what is to be called: nothing binds an argument quicker.
-            return MethodType(api.places.get(known) or self._new_place(known, api), callee)
+            return MethodType(api.places.get(number) or self._new_place(number, api), callee)
         except RecursionError:
             self._too_deep |= api is not None
             return callee
@@ -178,8 +187,9 @@ class CallMeter:
         )
         unseen_by_compilers(site, CallMeter.between, CallMeter._begin, CallMeter._end, *ours)
 
-    def _new_place(self, number: int, api: Api) -> Callable[..., Any]:
+    def _new_place(self, at: int | Spot, api: Api) -> Callable[..., Any]:
         """The site is written down when it is first seen to call the library."""
+        number = self.places.number_of(at) if isinstance(at, tuple) else at
         caller = sys._getframe(3)
         if caller.f_globals.get("__name__") == "joulemap.calls.patched" and caller.f_back is not None:
             caller = caller.f_back
@@ -187,7 +197,7 @@ class CallMeter:
             self._store.put("site", [number, *self.places.describe(number, caller.f_code)])
             self._known_sites.add(number)
         place = between(number, api.number, caller, self._begin, self._end)
-        api.places[number] = place
+        api.places[at] = place
         unseen_by_compilers(place)
         return place
 
@@ -206,7 +216,9 @@ class CallMeter:
                 own_size = UNKNOWN
             elif kind is not FunctionType:
                 own_size = self._measure_object(callee)
-            if isolation is not None and parent == NO_CALL:
+            if parent != NO_CALL:
+                self._room.add(thread, 1)
+            elif isolation is not None:
                 isolation.before(number)
             call, page, at = next(self._store.slots, None) or self._store.next_page()
             _inside[thread] = call
@@ -255,6 +267,10 @@ class CallMeter:
         if self._over:
             return
         try:
+            if parent != NO_CALL:
+                self._room.add(thread, -1)
+            elif self._room.taken:
+                self._room.leave(thread)
             if fence is not None:
                 self._wait(fence)
             _put_ended(page, at + ENDED_AT, outcome, self._offset_ns + monotonic_ns())

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from joulemap.calls import replaced
 from joulemap.calls.between import is_between
-from joulemap.calls.hidden import Function, hide
+from joulemap.calls.hidden import hide
 from joulemap.calls.owner import bases
 
 Handler = Callable[[FrameType, str, Any], Any]
@@ -75,18 +75,10 @@ def _is_ours(code: CodeType) -> bool:
 
 def _stands_between(code: CodeType) -> bool:
     """Whether it only calls what the program calls."""
-    return is_between(code) or code in _replacing
+    return is_between(code) or replaced.replaces(code)
 
 
-def _hide_where_c_is_told(function: Function) -> Function:
-    """From 3.12 on nothing that a hidden function calls is told either, be it of C: as long as that is the
-    program's call of ``sys.setprofile``, it is to be told."""
-    return hide(function) if sys.version_info < (3, 12) else function
-
-
-def _setter(real: Callable[..., Any], kind: type[_Filter]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    @_hide_where_c_is_told
+def _setter(kind: type[_Filter], real: Callable[..., Any]) -> Callable[..., Any]:
     def install(*args: Any, **kwargs: Any) -> Any:
         return real(*filtered(args), **kwargs)
 
@@ -96,9 +88,7 @@ def _setter(real: Callable[..., Any], kind: type[_Filter]) -> Callable[..., Any]
     return install
 
 
-def _getter(real: Callable[..., Any], kind: type[_Filter]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    @_hide_where_c_is_told
+def _getter(kind: type[_Filter], real: Callable[..., Any]) -> Callable[..., Any]:
     def installed(*args: Any, **kwargs: Any) -> Any:
         return itself(real(*args, **kwargs))
 
@@ -116,32 +106,16 @@ def _is_pythons(handler: Any) -> bool:
     )
 
 
-_REPLACED: dict[str, tuple[Callable[..., Callable[..., Any]], type[_Filter]]] = {
-    "setprofile": (_setter, _Profile),
-    "_setprofileallthreads": (_setter, _Profile),
-    "getprofile": (_getter, _Profile),
-    "settrace": (_setter, _Trace),
-    "_settraceallthreads": (_setter, _Trace),
-    "gettrace": (_getter, _Trace),
+_FILTERING = {
+    "setprofile": functools.partial(_setter, _Profile),
+    "_setprofileallthreads": functools.partial(_setter, _Profile),
+    "getprofile": functools.partial(_getter, _Profile),
+    "settrace": functools.partial(_setter, _Trace),
+    "_settraceallthreads": functools.partial(_setter, _Trace),
+    "gettrace": functools.partial(_getter, _Trace),
 }
-_replacing: set[CodeType] = set()
-_real: dict[str, Callable[..., Any]] = {}
 
 
-def start() -> None:
+def filter_handlers() -> None:
     """Filter what is installed from now on."""
-    if _real:
-        return
-    for name, (make, kind) in _REPLACED.items():
-        if hasattr(sys, name):
-            real = _real[name] = getattr(sys, name)
-            replacement: Any = make(real, kind)
-            _replacing.add(replacement.__code__)
-            setattr(sys, name, replacement)
-
-
-def stop() -> None:
-    """Put back Python's own functions; what is installed stays filtered."""
-    for name, real in _real.items():
-        setattr(sys, name, real)
-    _real.clear()
+    replaced.replace(_FILTERING)
