@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ def test_the_programs_own_session_has_precedence(tmp_path: Path) -> None:
             product(X).block_until_ready()
     assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
     assert len(read_raw(tmp_path / "again").events)
+
+
+@pytest.mark.parametrize("name", ["profile_session", "session"])
+def test_the_programs_session_is_seen_in_every_jax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with attached(tmp_path) as (adapter, _):
+        monkeypatch.setattr("jax._src.profiler._profile_state", SimpleNamespace(**{name: object()}))
+        with pytest.raises(TracerBusy):
+            adapter.start(tmp_path)
 
 
 def test_a_session_that_somebody_else_holds_is_noticed_at_the_end(tmp_path: Path) -> None:

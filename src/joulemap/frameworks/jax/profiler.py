@@ -21,6 +21,8 @@ AGAIN_S = 1.0
 _READY_S, _NEVER = 1.0, float("inf")
 _FEW, _FIRST_S, _MOMENT_S, _LOOK_S = 3, 2.0, 0.05, 0.001
 """How long results are waited for: before the first few sessions, which matter most, and before others."""
+_THEIRS = ("profile_session", "session")
+"""Where ``jax.profiler`` keeps the program's session: until JAX 0.11, and since 0.12."""
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
 
 
@@ -53,7 +55,7 @@ class Profiler:
 
         with self._lock:
             self.waited_s = 0.0
-            if self._session is not None or self._jax._profile_state.profile_session is not None:
+            if self._session is not None or self._is_theirs():
                 raise TracerBusy("JAX's profiler is in use by the program.", _HINT)
             if not xla_bridge.backends_are_initialized():
                 raise TooEarly("JAX has not chosen its devices yet, and this would choose them.", _HINT)
@@ -64,6 +66,11 @@ class Profiler:
             self._ready_from_s = _NEVER
             self._sessions += self._of_step
             self._session, self._folder = self._make(_options(self._jax)), folder
+
+    def _is_theirs(self) -> bool:
+        """Whether the program has a session open."""
+        state = vars(self._jax._profile_state)
+        return any(state.get(name) is not None for name in _THEIRS)
 
     def _in_flight(self, patience_s: float) -> bool:
         """Whether what was called before is still being computed after a while; ``waited_s`` says how long
