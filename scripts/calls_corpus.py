@@ -3,6 +3,7 @@ run plainly, under an oracle, and with sites.
 
     python scripts/calls_corpus.py --library keras --files 20
     python scripts/calls_corpus.py --library unittest,collections --tests-of test --files 200 --apart
+    python scripts/calls_corpus.py --library logging --tests-of test --named test_logging,test_warnings
     python scripts/calls_corpus.py --library torch --static     all of its source, rewritten and not run
 
 ``test`` is the standard library's. Each test must end with sites as it does without anybody watching; one
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         tests_of = options.tests_of or options.library.split(",")[0]
-        files = assemble(tests_of, Path(folder) / "corpus", options.files, options.match)
+        files = assemble(tests_of, Path(folder) / "corpus", _choice(options))
         runs = {way: _run(way, options, Path(folder), files) for way in WAYS if way not in options.without}
     print(json.dumps(_report(options.library, files, runs), indent=1))
 
@@ -53,6 +55,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tests-of", help="the package whose test modules are run; else the library")
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--match", default="", help="only files with this in their path")
+    parser.add_argument("--named", default="", help="just the modules of these names, of any size: a,b")
     parser.add_argument("--static", action="store_true", help="only rewrite and patch, every file there is")
     parser.add_argument("--apart", action="store_true", help="a process for each module")
     parser.add_argument(
@@ -100,15 +103,28 @@ def _root_of(library: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def assemble(library: str, corpus: Path, most: int, match: str) -> dict[str, str]:
-    """Copies of a library's test modules that need nothing beside them, evenly over all it has."""
+Choice = Callable[[list[Path]], list[Path]]
+
+
+def _choice(options: argparse.Namespace) -> Choice:
+    """Which of the test modules there are."""
+    if options.named:
+        names = options.named.split(",")
+        return lambda found: [path for name in names for path in found if path.stem == name]
+
+    def evenly(found: list[Path]) -> list[Path]:
+        alone = [path for path in found if options.match in str(path) and _stands_alone(path)]
+        return alone[:: max(len(alone) // options.files, 1)][: options.files]
+
+    return evenly
+
+
+def assemble(library: str, corpus: Path, choose: Choice) -> dict[str, str]:
+    """Copies of some of a library's test modules."""
     root = _root_of(library)
-    found = sorted([*root.rglob("*_test.py"), *root.rglob("test_*.py")])
-    found = [path for path in found if match in str(path) and _stands_alone(path)]
     corpus.mkdir()
-    chosen = found[:: max(len(found) // most, 1)][:most]
     names = {}
-    for number, path in enumerate(chosen):
+    for number, path in enumerate(choose(sorted([*root.rglob("*_test.py"), *root.rglob("test_*.py")]))):
         name = f"test_{number}_{path.stem}.py"
         shutil.copy(path, corpus / name)
         names[name] = str(path.relative_to(root.parent))
@@ -116,6 +132,7 @@ def assemble(library: str, corpus: Path, most: int, match: str) -> dict[str, str
 
 
 def _stands_alone(path: Path) -> bool:
+    """Whether it needs nothing beside it, and is neither tiny nor huge."""
     source = path.read_text(errors="replace")
     try:
         tree = ast.parse(source)

@@ -39,8 +39,8 @@ def replaces(code: CodeType) -> bool:
 
 
 def _like(real: Replacement, replacement: Replacement) -> Replacement:
-    """From 3.12 on profilers hear nothing of what a hidden function calls, but they are to hear of the real one:
-    then it is not hidden."""
+    """From 3.12 on profilers hear nothing of what a hidden function calls, but they are to hear of the real
+    one: there it is not hidden."""
     made: Any = hide(replacement) if sys.version_info < (3, 12) else replacement
     _codes.add(made.__code__)
     return functools.wraps(real)(made)
