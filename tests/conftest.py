@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,9 @@ settings.load_profile("any machine")  # how long an example takes says something
 
 
 def pytest_configure() -> None:
-    """A background job of a shell ignores Ctrl-C, and so would all programs that the tests start from it."""
+    """A background job of a shell ignores Ctrl-C, and so would all programs that the tests start from it. And
+    threads that spin while they wait for each other take the cores from all other tests."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,6 +21,7 @@ import joulemap
 from joulemap import account
 from joulemap.frameworks.imported import named_share
 from joulemap.recording import Recording
+from tests.environment import uncovered
 from tests.torch_live import attached, layers, session
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -122,7 +123,8 @@ if adapter is not None:
 def test_compiled_programs_have_the_same_graphs() -> None:
     said = {}
     for how in ("plain", "attached", "traced"):
-        done = subprocess.run([sys.executable, "-c", GRAPHS, how], capture_output=True, text=True)
+        command = [sys.executable, "-c", GRAPHS, how]
+        done = subprocess.run(command, env=uncovered(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         said[how] = done.stdout
     assert said["plain"].count("unique_graphs") == 10
@@ -239,7 +241,7 @@ def test_who_replaced_the_call_of_modules_before_is_heard(
 
     monkeypatch.setattr(torch.nn.Module, "__call__", theirs)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2)).eval()
-    failing = torch.nn.Sequential(Failing())
+    failing = torch.nn.Sequential(Failing()).eval()  # in training it might be a step of an earlier optimizer
 
     def fails() -> None:
         failing(1)
@@ -311,9 +313,13 @@ def test_bert_under_joulemap_run(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers")
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(BERT))
-    plain = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
-    run = [sys.executable, "-m", "joulemap", "run", "-q", "--trace-all", "-o", str(tmp_path / "r.joulemap")]
-    recorded = subprocess.run([*run, str(program)], capture_output=True, text=True, check=True)
+    run = ["-m", "joulemap", "run", "-q", "--trace-all", "-o", str(tmp_path / "r.joulemap")]
+    plain, recorded = (
+        subprocess.run(
+            [sys.executable, *ours, program], env=uncovered(), capture_output=True, text=True, check=True
+        )
+        for ours in ([], run)
+    )
     assert recorded.stdout == plain.stdout
     assert recorded.stderr == plain.stderr
     recording = Recording.open(tmp_path / "r.joulemap")
