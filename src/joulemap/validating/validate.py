@@ -18,6 +18,7 @@ from joulemap.recorder.run import Ran, run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_share
+from joulemap.validating import limit
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
@@ -96,7 +97,12 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
         steps=steps,
         blocks=referee.blocks,
         reached=referee.reached,
-        notes=[*notes, *_notes(found, rows), *_shared(own, power, referee.stretches)],
+        notes=[
+            *notes,
+            *_notes(found, rows),
+            *_shared(own, power, referee.stretches),
+            *limit.remarks(recording, power, base),
+        ],
     )
 
 
