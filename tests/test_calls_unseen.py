@@ -196,21 +196,20 @@ def test_a_function_that_is_too_long_to_be_hidden_is_refused():
 
 
 def test_room_is_made_for_one_thread_at_a_time_and_given_back():
-    before, room = sys.getrecursionlimit(), Room()
-    added = []
-
-    def add(thread, frames):
-        room.add(thread, frames)
-        added.append(sys.getrecursionlimit() - before)
-
+    read, set_to = sys.getrecursionlimit, sys.setrecursionlimit
+    before, room, added = read(), Room(), []
     for thread, frames in ((1, 1), (1, 1), (2, 1), (1, -1), (2, -1)):
-        add(thread, frames)
+        room.add(thread, frames)
+        added.append(read() - before)
+        assert sys.getrecursionlimit() == before
     room.leave(2)
     assert added == [2, 3, 3, 2, 2]
+    assert read() == before + 2
     room.leave(1)
-    assert sys.getrecursionlimit() == before
-    add(2, 1)
-    sys.setrecursionlimit(before + 100)  # by somebody else
+    assert read() == before
+    assert (sys.getrecursionlimit, sys.setrecursionlimit) == (read, set_to)
+    room.add(2, 1)
+    set_to(before + 100)  # by what does not ask ``sys`` for it
     room.stop()
-    assert sys.getrecursionlimit() == before + 100
-    sys.setrecursionlimit(before)
+    assert read() == before + 100
+    set_to(before)

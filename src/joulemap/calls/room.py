@@ -1,7 +1,7 @@
 """Room on the stack: Python's recursion limit is raised by as many frames of ours as stand between.
 
-So recursion through the library comes to its end in the round in which it would. The program does not see
-that the limit is another: what it reads is what it has set.
+So recursion through the library comes to its end in the round in which it would. Meanwhile the program does
+not see that the limit is another: what it reads is what it has set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from joulemap.calls import replaced
+from joulemap.calls.replaced import Replaced
 
 _get, _set = sys.getrecursionlimit, sys.setrecursionlimit
 _OWNER = "owner"
@@ -24,10 +24,7 @@ class Room:
         self.taken: dict[str, int] = {}
         """Whose calls room is made for; a dict, in which only one of two threads can be the first."""
         self._limit, self._added = 0, 0
-
-    def start(self) -> None:
-        """Show the program the limit that it has set."""
-        replaced.replace({"getrecursionlimit": self._reading, "setrecursionlimit": self._setting})
+        self._shown = Replaced({"getrecursionlimit": self._reading, "setrecursionlimit": self._setting})
 
     def stop(self) -> None:
         """Let go of what was added, unless the program is that deep just now."""
@@ -42,7 +39,10 @@ class Room:
             now = _get()
             if now != self._limit + self._added:  # the first time, or set by what does not ask ``sys`` for it
                 self._limit = now
-            frames += self._added or 1
+            if not self._added:
+                self._shown.start()
+                frames += 1
+            frames += self._added
             _set(self._limit + frames)
             self._added = frames
 
@@ -51,6 +51,7 @@ class Room:
         if self.taken.get(_OWNER) == thread:
             if self._added:
                 self.add(thread, -self._added)
+            self._shown.stop()
             del self.taken[_OWNER]
 
     def _reading(self, real: Callable[..., int]) -> Callable[..., int]:

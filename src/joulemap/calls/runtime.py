@@ -18,7 +18,6 @@ from time import monotonic_ns
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
-from joulemap.calls import replaced
 from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
 from joulemap.calls.owner import is_bound_by_nanobind
@@ -34,7 +33,7 @@ from joulemap.calls.store import (
     Store,
 )
 from joulemap.calls.tracing import tracers
-from joulemap.calls.watchers import filter_handlers
+from joulemap.calls.watchers import filtered_handlers
 
 NO_CALL = -1
 _loaded = sys.modules
@@ -126,8 +125,7 @@ class CallMeter:
         """Begin to answer the sites of this process; a forked child's calls are not recorded."""
         global _meter, _answer
         _meter, _answer = self, self._apis.owner.known.get
-        filter_handlers()
-        self._room.start()
+        filtered_handlers.start()
         os.register_at_fork(after_in_child=self.leave)
 
     def leave(self) -> None:
@@ -136,7 +134,7 @@ class CallMeter:
         self._over = True
         if _meter is self:
             _meter, _answer = None, _nothing.get
-            replaced.restore()
+            filtered_handlers.stop()
             self._room.stop()
 
     def stop(self) -> None:

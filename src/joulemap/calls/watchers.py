@@ -14,10 +14,10 @@ from threading import get_ident
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from joulemap.calls import replaced
 from joulemap.calls.between import is_between
 from joulemap.calls.hidden import hide
 from joulemap.calls.owner import bases
+from joulemap.calls.replaced import Replaced, replaces
 
 Handler = Callable[[FrameType, str, Any], Any]
 _HERE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - as code has it
@@ -75,7 +75,7 @@ def _is_ours(code: CodeType) -> bool:
 
 def _stands_between(code: CodeType) -> bool:
     """Whether it only calls what the program calls."""
-    return is_between(code) or replaced.replaces(code)
+    return is_between(code) or replaces(code)
 
 
 def _setter(kind: type[_Filter], real: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,16 +106,14 @@ def _is_pythons(handler: Any) -> bool:
     )
 
 
-_FILTERING = {
-    "setprofile": functools.partial(_setter, _Profile),
-    "_setprofileallthreads": functools.partial(_setter, _Profile),
-    "getprofile": functools.partial(_getter, _Profile),
-    "settrace": functools.partial(_setter, _Trace),
-    "_settraceallthreads": functools.partial(_setter, _Trace),
-    "gettrace": functools.partial(_getter, _Trace),
-}
-
-
-def filter_handlers() -> None:
-    """Filter what is installed from now on."""
-    replaced.replace(_FILTERING)
+filtered_handlers = Replaced(
+    {
+        "setprofile": functools.partial(_setter, _Profile),
+        "_setprofileallthreads": functools.partial(_setter, _Profile),
+        "getprofile": functools.partial(_getter, _Profile),
+        "settrace": functools.partial(_setter, _Trace),
+        "_settraceallthreads": functools.partial(_setter, _Trace),
+        "gettrace": functools.partial(_getter, _Trace),
+    }
+)
+"""Started, they filter what is installed from then on; what is installed stays filtered."""
