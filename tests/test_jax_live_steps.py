@@ -214,6 +214,37 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert state() == before
 
 
+def test_steps_are_expected_while_a_function_is_compiled(tmp_path: Path) -> None:
+    expected: list[bool] = []
+    x = jnp.ones((3, 5))
+    with attached(tmp_path) as (adapter, _):
+
+        def lowered(event: str, _: float, **__: Any) -> None:
+            if event.startswith("/jax/core/compile/jaxpr_to_mlir_module"):
+                expected.append(adapter.expects_steps)
+
+        jax.monitoring.register_event_duration_secs_listener(lowered)
+        try:
+            double()(x)
+            assert not adapter.expects_steps
+            jnp.arctan(x)  # a function of JAX's own
+        finally:
+            jax.monitoring.unregister_event_duration_listener(lowered)
+    assert expected == [True, False]
+
+
+def test_of_the_last_step_nobody_says_that_it_ends(tmp_path: Path) -> None:
+    function = double()
+    with attached(tmp_path) as (adapter, _):
+        assert not adapter.open_ended
+        function(X)
+        assert adapter.open_ended
+        with jax.profiler.StepTraceAnnotation("marked"):
+            assert not adapter.open_ended
+            function(X)
+        assert not adapter.open_ended
+
+
 def test_hooks_may_be_put_in_and_out_again_and_again(tmp_path: Path) -> None:
     from jax._src import traceback_util
 

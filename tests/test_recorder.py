@@ -260,6 +260,43 @@ def test_a_step_that_begins_ends_the_slice_before_it(
     assert steps_of(journal) == [(SLICE, TRACED), ("train", UNTRACED)]
 
 
+class Waiting(Tracer):
+    open_ended = True
+
+
+def test_slices_do_not_wait_for_the_end_of_a_step_that_may_have_none(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", -1.0)
+    tracer = Waiting()
+    steps = clock(journal, Plan(), tracer)
+    tracer.open_ended = False
+    steps.begin("train")
+    steps.slice()
+    assert tracer.said == []
+    tracer.open_ended = True
+    steps.slice()
+    assert tracer.said == ["start 0", "stop"]
+    steps.end()
+    assert steps_of(journal) == [(SLICE, TRACED), ("train", UNTRACED)]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_step_that_ends_after_all_ends_the_slice_in_it(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", -1.0)
+    tracer = Waiting()
+    steps = clock(journal, Plan(), tracer)
+    steps.begin("train")
+    monkeypatch.setattr(
+        "joulemap.recorder.steps.time.sleep", lambda _: steps.end() if ended else steps.cancel()
+    )
+    steps.slice()
+    assert tracer.said == ["start 0", "stop"]
+    assert steps_of(journal) == [(SLICE, TRACED), ("train", UNTRACED)][: 1 + ended]
+
+
 class Expecting(Tracer):
     expects_steps = True
 

@@ -100,6 +100,16 @@ class Asynchronous(Protocol):
 
 
 @runtime_checkable
+class OpenEnded(Protocol):
+    """An adapter that hears of calls when they return: a step lasts until the next one, if there is one."""
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether the step that is open is such a one: slices of time need not wait for its end."""
+        ...
+
+
+@runtime_checkable
 class Expectant(Protocol):
     """An adapter that knows of a program without steps whether it is about to make some."""
 

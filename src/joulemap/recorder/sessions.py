@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter, Asynchronous, Expectant, TooEarly, TracerBusy
+from joulemap.frameworks.adapter import Adapter, Asynchronous, Expectant, OpenEnded, TooEarly, TracerBusy
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
@@ -50,6 +50,11 @@ class Sessions:
     def expects_steps(self) -> bool:
         """Whether a framework says that the program will make its first step soon."""
         return any(one.expects_steps for one in self._adapters if isinstance(one, Expectant))
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether the step that is open ends with a call that may never come."""
+        return any(one.open_ended for one in self._adapters if isinstance(one, OpenEnded))
 
     @property
     def open(self) -> bool:

@@ -91,7 +91,7 @@ class StepClock:
         self._depth -= 1
         if not self._depth:
             with self._lock:
-                if self._sessions.open:
+                if not self._end_slice() and self._sessions.open:
                     self._end_session()
                 self._owner = None
 
@@ -119,6 +119,7 @@ class StepClock:
 
     def _close(self) -> None:
         end_ns = self._now_ns()
+        self._end_slice()
         traced = self._sessions.open
         whole = sys.exc_info()[1] is self._error  # else it was cut short: the data ended, or it failed
         if whole:
@@ -154,8 +155,7 @@ class StepClock:
         with self._lock:
             now_ns = self._now_ns()
             self._give_up(now_ns)
-            patient = now_ns - self._border_ns <= PATIENCE_S * 1e9 or self._sessions.expects_steps
-            waited = self._owner is None and not patient
+            waited = self._none_for_long(now_ns) and not self._sessions.expects_steps
             allowed = waited and self._sessions.possible and self.budget.slice_to_trace(now_ns / 1e9)
             if self._off or not allowed or not self._sessions.start():
                 return
@@ -164,9 +164,24 @@ class StepClock:
         with self._lock:
             self._end_slice()
 
+    def _none_for_long(self, now_ns: int) -> bool:
+        """Whether no step has been open for long, or one that nobody may ever end."""
+        if self._owner is None:
+            return now_ns - self._border_ns > PATIENCE_S * 1e9
+        if self._sessions.open or not self._sessions.open_ended:
+            return False
+        patience_s = LOOK_S if self.budget.plan.trace_all else self._allowed_s()
+        return now_ns - self._start_ns > patience_s * 1e9
+
+    def _allowed_s(self) -> float:
+        """How long a step may take before something must have come between."""
+        return PATIENCE_S + LONGER * self.budget.usual_s(self._label)
+
     @property
     def quiet_s(self) -> float:
         """For how long there is nothing to look for: a program that makes steps is not woken for it."""
+        if self.budget.plan.trace_all:
+            return LOOK_S
         return max(LOOK_S, PATIENCE_S - (self._now_ns() - self._border_ns) / 1e9)
 
     def wait_from_now(self) -> None:
@@ -180,8 +195,7 @@ class StepClock:
         if not self._sessions.open or (self.budget.plan.asked_for and not between):
             return
         since_ns = self._border_ns if between else self._start_ns
-        allowed_s = PATIENCE_S + LONGER * self.budget.usual_s(self._label)
-        if now_ns - since_ns > allowed_s * 1e9:
+        if now_ns - since_ns > self._allowed_s() * 1e9:
             self._labels += [self._label] * (not between)
             self._end_session()
 

@@ -34,6 +34,16 @@ class JaxAdapter(HookedAdapter):
         """How long the last ``start`` waited for what the program had called before."""
         return 0.0 if self._profiler is None else self._profiler.waited_s
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether a step is open that ends with the next call."""
+        return self._finder.open_ended
+
+    @property
+    def expects_steps(self) -> bool:
+        """Whether a function of the program's is being compiled, to be called soon."""
+        return self._calls.compiling
+
     def start(self, folder: Path) -> None:
         """Open a profiler session; never of a JAX that is too old, which has been said once."""
         if not self._watch.on:
@@ -44,7 +54,7 @@ class JaxAdapter(HookedAdapter):
         if self._is_too_old():
             self._watch.on = False
         elif module == "jax":
-            self._profiler = self._watch.attempt(Profiler, self._watch, self._patches)
+            self._profiler = self._watch.attempt(Profiler, self._watch, self._patches, self._finder.last_s)
             self._calls.hook(self._patches)
         else:
             self._watch.attempt(ModuleScopes(self._watch, self._patches).hook)

@@ -8,6 +8,7 @@ through a function of Python. So nothing that the program holds is wrapped or re
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,12 @@ class Calls:
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._watch, self._finder = watch, finder
         self._hook_state: _PostHook | None = None
+        self._to_compile: set[int] = set()
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a thread has called a function of the program's that is not compiled yet."""
+        return bool(self._to_compile)
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
@@ -72,11 +79,22 @@ class Calls:
 
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            done = original(*args, **kwargs)
+            watch.attempt(self._begins, args[place])
+            try:
+                done = original(*args, **kwargs)
+            finally:
+                watch.attempt(self._ends)
             watch.attempt(hook, args[place], done[0])
             return done
 
         patches.put(pjit, name, run)
+
+    def _begins(self, function: Any) -> None:
+        if not _is_library(str(function.__module__)):
+            self._to_compile.add(threading.get_ident())
+
+    def _ends(self) -> None:
+        self._to_compile.discard(threading.get_ident())
 
     def _compiled_ahead(self, patches: Patches) -> None:
         """Functions that the program compiled itself (``lower(…).compile()``) are called without a name."""
@@ -129,6 +147,7 @@ class Calls:
 
     def _compiled(self, event: str, _: float, **__: Any) -> None:
         if event.startswith(_COMPILING):
+            self._watch.attempt(self._ends)
             self._watch.attempt(self._watch.steps.compiled)
 
 

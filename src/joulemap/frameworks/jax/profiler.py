@@ -19,6 +19,9 @@ FILE = "session.xplane.pb"
 AGAIN_S = 1.0
 """After how long a session that came too early is tried again."""
 _READY_S, _NEVER = 1.0, float("inf")
+"""For how long calls then wait for their results, at least."""
+_STEPS = 2.0
+"""All waiting may take so many steps as long as the last one, where that is more."""
 _FEW, _FIRST_S, _MOMENT_S, _LOOK_S = 3, 2.0, 0.05, 0.001
 """How long results are waited for: before the first few sessions, which matter most, and before others."""
 _THEIRS = ("profile_session", "session")
@@ -29,10 +32,10 @@ _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters wi
 class Profiler:
     """At most one session of ours is open, made past ``jax.profiler``, which does not know of it."""
 
-    def __init__(self, watch: Watch, patches: Patches) -> None:
+    def __init__(self, watch: Watch, patches: Patches, last_s: Callable[[], float]) -> None:
         from jax._src import profiler
 
-        self._watch, self._jax = watch, profiler
+        self._watch, self._jax, self._last_s = watch, profiler, last_s
         self._lock = threading.RLock()
         self._make: Callable[..., Any] = profiler._profiler.ProfilerSession
         self._session: Any = None
@@ -45,8 +48,10 @@ class Profiler:
     @property
     def in_step(self) -> bool:
         """Whether results are to be waited for: a session for steps is open, or is about to be."""
-        about_to = self._ready_from_s <= time.monotonic() < self._ready_from_s + _READY_S
-        return about_to if self._session is None else self._of_step
+        if self._session is not None:
+            return self._of_step
+        since_s = time.monotonic() - self._ready_from_s
+        return 0 <= since_s < max(_READY_S, _STEPS * self._last_s())
 
     def start(self, folder: Path) -> None:
         """Open a session. Not while there is something to be computed from before, which is no part of it:
@@ -60,12 +65,16 @@ class Profiler:
             if not xla_bridge.backends_are_initialized():
                 raise TooEarly("JAX has not chosen its devices yet, and this would choose them.", _HINT)
             self._of_step = self._watch.steps.is_open()  # or of a slice of time
-            if self._of_step and self._in_flight(_FIRST_S if self._sessions < _FEW else _MOMENT_S):
+            if self._of_step and self._in_flight(self._patience_s()):
                 self._ready_from_s = time.monotonic() + AGAIN_S
                 raise TooEarly("What was called before is still being computed.", _HINT)
             self._ready_from_s = _NEVER
             self._sessions += self._of_step
             self._session, self._folder = self._make(_options(self._jax)), folder
+
+    def _patience_s(self) -> float:
+        """How long to wait for results: a program that waits for each has the last one still before it."""
+        return max(_FIRST_S, _STEPS * self._last_s()) if self._sessions < _FEW else _MOMENT_S
 
     def _is_theirs(self) -> bool:
         """Whether the program has a session open."""

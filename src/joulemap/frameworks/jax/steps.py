@@ -21,10 +21,11 @@ ahead of the results by half as many. What comes again and again is usual."""
 
 
 class _Thread(threading.local):
-    """The step of ours that is open on a thread, if any: since when, and after which function."""
+    """The step of ours that is open on a thread, if any: since when, and after which function; and how long
+    the last one took."""
 
     open = False
-    since_s = 0.0
+    since_s = took_s = 0.0
     last = ""
     usual_s: float | None = None
 
@@ -37,6 +38,11 @@ class StepFinder:
         self._thread = _Thread()
         self._after: dict[str, str] = {}
         self._marked = False
+        self.open_ended = False
+
+    def last_s(self) -> float:
+        """How long this thread's last step took."""
+        return self._thread.took_s
 
     def called(self, label: str, results: Any) -> None:
         """A compiled function of the program was called by none, and has returned."""
@@ -54,7 +60,7 @@ class StepFinder:
         """The program itself says that a step begins."""
         self._marked = True
         if self._thread.open:
-            self._thread.open = False
+            self._thread.open = self.open_ended = False
             self._watch.steps.cancel()
         self._watch.steps.begin(label)
 
@@ -67,12 +73,12 @@ class StepFinder:
         thread, steps = self._thread, self._watch.steps
         steps.begin(self._after.get(label, label))  # which may wait for what was called before
         thread.last, thread.since_s = label, time.monotonic()
-        thread.open = steps.is_open()
+        thread.open = self.open_ended = steps.is_open()
 
     def _close(self, label: str) -> None:
         thread, steps = self._thread, self._watch.steps
-        thread.open = False
-        took_s = time.monotonic() - thread.since_s
+        thread.open = self.open_ended = False
+        took_s = thread.took_s = time.monotonic() - thread.since_s
         usual_s = took_s if thread.usual_s is None else thread.usual_s
         thread.usual_s = usual_s + _FORGETS * (took_s - usual_s)
         if took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s) and not self._waits():
