@@ -18,6 +18,8 @@ from joulemap.calls.owner import Owner
 from joulemap.calls.rewrite import HOOK, rewrite
 from joulemap.calls.sites import find
 
+from .environment import uncovered
+
 EVERYWHERE = """
 @decorate(1)
 class C(base(2), metaclass=meta(3)):
@@ -172,9 +174,9 @@ def test_the_standard_librarys_own_source_compiles():
 
 
 def test_instrumented_tests_of_the_standard_library_pass_as_before(tmp_path):
-    """Real test modules that look hard at tracebacks, frames and sources: the same verdicts with sites.
-    ``scripts/calls_unchanged.py`` runs many more."""
-    names = ["test.test_contextlib", "test.test_generators", "test.test_super"]
+    """Real test modules that look hard at tracebacks, frames, sources and what profilers are told: the same
+    verdicts with sites. ``scripts/calls_corpus.py`` runs many more."""
+    names = ["test.test_contextlib", "test.test_generators", "test.test_super", "test.test_sys_setprofile"]
     if subprocess.run([sys.executable, "-c", "import test.test_super"], capture_output=True).returncode:
         pytest.skip("this Python comes without its tests")
     runner = textwrap.dedent("""
@@ -196,7 +198,7 @@ def test_instrumented_tests_of_the_standard_library_pass_as_before(tmp_path):
     said = [
         subprocess.run(
             [sys.executable, str(tmp_path / "runner.py"), how, *names],
-            capture_output=True, text=True, cwd=tmp_path, check=True,
+            capture_output=True, text=True, cwd=tmp_path, check=True, env=uncovered(),
         ).stdout
         for how in ("plain", "sites")
     ]  # fmt: skip
