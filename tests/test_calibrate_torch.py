@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import Replayer, replays  # noqa: E402
+from joulemap.frameworks.torch.replay import IN_A_GRAPH, Replayer, in_a_graph, replays  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
@@ -304,3 +304,10 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
     start_ns, end_ns, executions = Misjudged(Call.of(SQUARE.key), torch.device("cpu")).run(0.3)
     assert end_ns - start_ns >= 0.25e9  # by another clock, which may be set
     assert executions > 1
+
+
+def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:
+    assert in_a_graph(5e-6, 1) == IN_A_GRAPH
+    assert in_a_graph(400e-6, 1) == 50
+    assert in_a_graph(400e-6, 3) == 48
+    assert in_a_graph(900e-6, 64) == 64

@@ -245,6 +245,23 @@ def test_the_gate_opens_when_plain_steps_draw_the_same_again() -> None:
     assert len(gate.samples_w([(5 * S, 9 * S)], power)) == 0
 
 
+def test_a_gpu_that_always_varies_is_asked_for_no_more_than_that_and_drift_still_shows() -> None:
+    power = PowerTrace(Domain("GPU:0", "GPU:0", update_period_s=0.1), [0, S], [1.0])
+    stable, early = [], []
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        waiting = 250 * random.normal(1, 0.08, 40)
+        stable += [gate.is_level(waiting[:end], waiting[:end], power).stable for end in range(8, 41)]
+        early.append(gate.is_level(waiting[:4], waiting[:4], power).stable)
+    assert np.mean(stable) > 0.9
+    assert np.mean(early) < 0.3
+    drifting = 250 * np.linspace(1.0, 2.0, 12) * random.normal(1, 0.002, 12)
+    assert gate.jitter(drifting) < 0.15
+    assert not gate.is_level(drifting, drifting, power).stable
+    quiet = 250 * random.normal(1, 0.003, 40)
+    assert gate.jitter(quiet) < 0.01
+
+
 def test_rules_charge_a_target_for_all_its_rows_a_step() -> None:
     events = EventTrace.from_columns(
         name=["a/mm", "b/mm", "b/gelu"] * 4,

@@ -1,12 +1,14 @@
 """Whether the power of plain steps is level again, so that the next block may begin.
 
 A program that works is not at rest, so that only two things are asked of it: that its steps draw the same
-from one to the next, and about what plain steps drew before. Heat and clocks show in both.
+from one to the next, and about what plain steps drew before. Heat and clocks show in both. A GPU that waits
+for a busy host never draws the same: there, no more is asked than that it varies as neighbours always do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +28,9 @@ LEVEL = GateSettings(
 PERIODS = 2
 """A sample is as many whole steps as last so many updates of the meter."""
 SHORTEST_S = 0.1
+DIFFERENCE = 0.954
+"""The median difference of two draws from a normal distribution, in its standard deviations."""
+ROOM = 2.0
 
 Step = tuple[int, int]
 """Start and end, epoch ns."""
@@ -50,4 +55,18 @@ def samples_w(steps: Sequence[Step], power: PowerTrace) -> Float64:
 def is_level(samples: Float64, before_w: Float64, power: PowerTrace) -> Verdict:
     """The gate's verdict on the last samples, against the levels of plain steps before."""
     usual = {power.domain.name: float(np.median(before_w))} if len(before_w) else {}
-    return judge({power.domain: samples}, usual, settings=LEVEL)
+    varies = jitter(samples)
+    settings = replace(
+        LEVEL,
+        spread={kind: max(limit, varies) for kind, limit in LEVEL.spread.items()},
+        above_idle=max(LEVEL.above_idle, varies),
+    )
+    return judge({power.domain: samples}, usual, settings=settings)
+
+
+def jitter(samples: Float64) -> float:
+    """How much neighbours differ, as a standard deviation relative to the level, with some room. What drifts
+    has neighbours that are alike."""
+    if len(samples) < 2 * SAMPLES:
+        return 0.0
+    return ROOM * float(np.median(np.abs(np.diff(samples)))) / DIFFERENCE / float(np.median(samples))

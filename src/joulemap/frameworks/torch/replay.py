@@ -29,8 +29,11 @@ MAKING_S = 0.5
 """So long are operands made for one operation: each set is tried, and one that takes long needs no turns."""
 AT_ONCE_S = 0.2
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
-IN_A_GRAPH = 200
-"""Executions in one CUDA graph at most: few launches keep a GPU busy then, however short the operation."""
+IN_A_GRAPH, GRAPH_S = 200, 0.02
+"""Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
+then, however short the operation."""
+NO_GRAPH_S = 0.001
+"""What takes so long by itself keeps it busy without."""
 
 
 class Replayer:
@@ -43,12 +46,12 @@ class Replayer:
         self._cuda = device.type == "cuda"
         self.copies = self._made(call)
         self._graph: Any = None
+        self.in_one = 1
         with torch.no_grad():
             self.copies[0]()
-        self._wait()
-        self.in_one = 1
-        if self._cuda:
-            self._capture()
+            each_s = self._burst(self.copies[0], 0.0)
+        if self._cuda and each_s < NO_GRAPH_S:
+            self._capture(in_a_graph(each_s, len(self.copies)))
 
     def _made(self, call: Call) -> list[Callable[[], Any]]:
         """The operation with as many operands as it takes to leave the cache, within bounds."""
@@ -62,8 +65,8 @@ class Replayer:
             found.append(made())
         return found
 
-    def _capture(self) -> None:
-        """Into a CUDA graph; one that cannot be captured is launched from Python."""
+    def _capture(self, times: int) -> None:
+        """Into a CUDA graph, so many times; what cannot be captured is launched from Python."""
         import torch
 
         stream = torch.cuda.Stream(self._device)
@@ -72,7 +75,6 @@ class Replayer:
                 for copy in self.copies:
                     copy()
                 graph = torch.cuda.CUDAGraph()
-                times = max(IN_A_GRAPH // len(self.copies), 1) * len(self.copies)
                 with torch.cuda.graph(graph, stream=stream):
                     for number in range(times):
                         self.copies[number % len(self.copies)]()
@@ -108,22 +110,30 @@ class Replayer:
 
     def _burst(self, once: Callable[[], None], seconds: float) -> float:
         """Warm up, and how long one launch takes when many are under way."""
-        count, took_s = 1, 0.0
-        while took_s < seconds:
+        self._wait()
+        count = 1
+        while True:
             begin_s = time.perf_counter()
             for _ in range(count):
                 once()
             self._wait()
             took_s = time.perf_counter() - begin_s
             each_s = took_s / count
+            if took_s >= seconds:
+                return each_s
             count = max(2 * count, round(seconds / max(each_s, 1e-9)) + 1)
-        return each_s
 
     def _wait(self) -> None:
         if self._cuda:
             import torch
 
             torch.cuda.synchronize(self._device)
+
+
+def in_a_graph(each_s: float, sets: int) -> int:
+    """How many executions of so long go into one graph, so that every set of operands has as many turns."""
+    many = min(IN_A_GRAPH, round(GRAPH_S / max(each_s, 1e-9)))
+    return max(many // sets, 1) * sets
 
 
 def replays(
@@ -133,8 +143,10 @@ def replays(
     that a drift shows as spread, and idle after each time. One is replayed in any case."""
     import torch
 
-    device, begin_s = torch.device(plan["device"]), clock_s()
+    device = torch.device(plan["device"])
     flags.put(plan["flags"])
+    _works(device)  # a GPU's context takes seconds, which replay nothing
+    begin_s = clock_s()
     each_s = plan["budget_s"] / plan["passes"] - plan["idle_s"]
     chosen: list[str] = []
     covered = plan["known"]
