@@ -228,7 +228,7 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
     assert few is not None
     assert few.number == 3
     assert turns.next(every, lambda _: known) is None
-    assert not turns.is_known(Truth(1.0, 0.01, 1.0, 3))
+    assert not turns.is_known(Truth(1.0, 0.01, 1.0, 2))
     assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
 
 

@@ -23,7 +23,7 @@ from joulemap.units import NS_PER_S
 
 LONG_PERIODS = 3
 """A step of so many updates of the meter is long."""
-FEWEST = 4
+FEWEST = 3
 """Blocks of repeated steps, before an interval is believed."""
 
 
