@@ -48,7 +48,6 @@ def between(
     forget, raised, returned = _forget_frame, RAISED, RETURNED  # nothing of ours is among its globals
 
     def call(callee: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Between the program and the library."""
         opened = begin(site, api, callee, args, kwargs)
         try:
             result = callee(*args, **kwargs)
@@ -69,12 +68,17 @@ def between(
     return FunctionType(code, caller.f_globals, code.co_name, None, call.__closure__)
 
 
-_CONSTANTS = next(one for one in between.__code__.co_consts if isinstance(one, CodeType)).co_consts
+_CALL = next(one for one in between.__code__.co_consts if isinstance(one, CodeType))
 
 
 def is_between(code: CodeType) -> bool:
-    """Whether it is the code of such a function."""
-    return code.co_consts is _CONSTANTS
+    """Whether it is the code of such a function, by what no other has: its variables' names."""
+    return code.co_varnames == _CALL.co_varnames and code.co_freevars == _CALL.co_freevars
+
+
+def is_last_before_raising(code: CodeType) -> bool:
+    """Whether it is the last that such a function calls before it hands on the library's error."""
+    return code is _forget_frame.__code__
 
 
 def _one_line(code: CodeType) -> bytes:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from joulemap.calls.between import is_between
-from joulemap.calls.hidden import hide
+from joulemap.calls.between import is_between, is_last_before_raising
+from joulemap.calls.hidden import HIDES, hide
 from joulemap.calls.owner import bases
 from joulemap.calls.replaced import Replaced, replaces
 
@@ -34,12 +35,18 @@ class _Filter:
 
 
 class _Profile(_Filter):
+    def __init__(self, handler: Handler) -> None:
+        super().__init__(handler)
+        self._unwinding: set[int] = set()
+
     @hide
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         thread, code = get_ident(), frame.f_code
         if thread in self._ours:
             if event == "return" and frame is self._ours[thread]:
-                del self._ours[thread]
+                self._leave(thread, code)
+        elif thread in self._unwinding:
+            self._unwinding.remove(thread)
         elif _stands_between(code):
             if event.startswith("c_") and frame.f_back is not None:  # what C it calls, the program has called
                 return self.handler(frame.f_back, event, arg)
@@ -48,6 +55,12 @@ class _Profile(_Filter):
         elif event == "call":
             self._ours[thread] = frame
         return None
+
+    def _leave(self, thread: int, code: CodeType) -> None:
+        """From 3.12 on, when an error leaves a hidden frame, it is said that the one below returns."""
+        del self._ours[thread]
+        if sys.version_info >= (3, 12) and is_last_before_raising(code):
+            self._unwinding.add(thread)
 
 
 class _Trace(_Filter):
@@ -74,8 +87,9 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def _stands_between(code: CodeType) -> bool:
-    """Whether it only calls what the program calls."""
-    return is_between(code) or replaces(code)
+    """Whether it only calls what the program calls, and is not to be told of: where its frame is seen on the
+    stack, a handler would wonder where that came from."""
+    return replaces(code) or (HIDES and is_between(code))
 
 
 def _setter(kind: type[_Filter], real: Callable[..., Any]) -> Callable[..., Any]:
