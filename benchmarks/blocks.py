@@ -2,6 +2,8 @@
 
     python benchmarks/blocks.py                     PyTorch: a BERT of two layers, two minutes
     python benchmarks/blocks.py --framework jax     JAX: a model of two such layers in linen
+    python benchmarks/blocks.py --overhead 0        without sessions: hooks and monitor
+    python benchmarks/blocks.py --overhead 0 --no-monitor      hooks alone
 
 Processes that are run in turns differ by more than recording costs, and so does one machine from minute to
 minute. Blocks of a second do not: each recorded one is compared with the plain one beside it. In plain
@@ -19,8 +21,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -79,23 +81,40 @@ def alternate(
     seconds: float,
     block_s: float = 1.0,
     overhead: float = DEFAULT_OVERHEAD,
+    monitored: bool = True,
 ) -> tuple[list[Block], Account]:
     """Blocks of about ``block_s``, plain and recorded in the order p r r p; and the recorder's account."""
     steps = _fitting(program, block_s)
     blocks: list[Block] = []
-    with tempfile.TemporaryDirectory() as made:
-        writer = RecordingWriter.create(Path(made) / "r.joulemap", RecordingInfo(sys.argv, source="record"))
-        monitor = start_monitor(writer.path)
+    with tempfile.TemporaryDirectory() as made, _monitor(Path(made)) if monitored else _none() as metering:
         switch = Switch(framework, Path(made), overhead)
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s or len(blocks) % 4:
             recorded = len(blocks) % 4 in (1, 2)
-            os.kill(monitor.pid, signal.SIGCONT if recorded else signal.SIGSTOP)
+            metering(recorded)
             blocks.append(_block(program, steps, switch if recorded else None))
             _check(blocks, switch)
-        os.kill(monitor.pid, signal.SIGCONT)
-        monitor.stop()
         return blocks, Account(switch.share(), switch.clock.budget.spent, switch.sessions_spent())
+
+
+@contextmanager
+def _monitor(folder: Path) -> Iterator[Callable[[bool], None]]:
+    """A monitor, and what holds it still and lets it go on."""
+    writer = RecordingWriter.create(folder / "r.joulemap", RecordingInfo(sys.argv, source="record"))
+    monitor = start_monitor(writer.path)
+
+    def metering(goes_on: bool) -> None:
+        os.kill(monitor.pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
+
+    yield metering
+    metering(True)
+    monitor.stop()
+
+
+@contextmanager
+def _none() -> Iterator[Callable[[bool], None]]:
+    """In the place of one."""
+    yield lambda _: None
 
 
 def _fitting(program: Program, block_s: float) -> int:
@@ -236,6 +255,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--block", type=float, default=1.0, help="seconds of one block")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
+    parser.add_argument("--no-monitor", dest="monitored", action="store_false", help="meter nothing")
     args = parser.parse_args()
     blocks, account = alternate(
         PROGRAMS[args.framework](),
@@ -243,6 +263,7 @@ def main() -> int:
         seconds=args.seconds,
         block_s=args.block,
         overhead=args.overhead,
+        monitored=args.monitored,
     )
     found = said(blocks, account)
     for name, value in found.items():
