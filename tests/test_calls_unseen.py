@@ -4,6 +4,7 @@ by how deep a program may go."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
@@ -197,9 +198,17 @@ def test_a_function_that_is_too_long_to_be_hidden_is_refused():
         hidden(next(one for one in code.co_consts if isinstance(one, CodeType)))
 
 
-def test_room_is_made_for_one_thread_at_a_time_and_given_back():
+@pytest.fixture
+def room() -> Iterator[Room]:
+    set_to, before, room = sys.setrecursionlimit, sys.getrecursionlimit(), Room()
+    yield room
+    room.stop()
+    set_to(before)
+
+
+def test_room_is_made_for_one_thread_at_a_time_and_given_back(room):
     read, set_to = sys.getrecursionlimit, sys.setrecursionlimit
-    before, room, added = read(), Room(), []
+    before, added = read(), []
     for thread, frames in ((1, 1), (1, 1), (2, 1), (1, -1), (2, -1)):
         room.add(thread, frames)
         added.append(read() - before)
@@ -214,4 +223,3 @@ def test_room_is_made_for_one_thread_at_a_time_and_given_back():
     set_to(before + 100)  # by what does not ask ``sys`` for it
     room.stop()
     assert read() == before + 100
-    set_to(before)
