@@ -1,7 +1,7 @@
 """Functions whose frames nobody sees: not in a stack, not in a traceback, not by counting callers.
 
 Python shows a frame from its first ``RESUME`` on, since before that it is still being set up. In a hidden
-function the body comes before that instruction.
+function the body comes before that instruction, or there is none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import sys
 from types import CodeType, FunctionType
 from typing import TypeVar
 
-HIDES = (3, 11) <= sys.version_info < (3, 14) and not hasattr(sys, "gettotalrefcount")
-"""Whether this Python can: others have no such instruction, were not tried, or check themselves for it."""
+_IS_CHECKING_ITSELF = hasattr(sys, "gettotalrefcount")  # a build for debugging
+HIDES = (
+    sys.implementation.name == "cpython" and (3, 11) <= sys.version_info < (3, 14) and not _IS_CHECKING_ITSELF
+)
+"""Whether this Python can. Others have no such instruction, or were not tried."""
 
 _FARTHEST = 255
 _NOWHERE = bytes((0x80 | 15 << 3 | 1,))
