@@ -18,7 +18,13 @@ def main(plan, result):
                 os.kill(os.getpid(), signal.SIGTERM)
             begin_ns = time.time_ns()
             time.sleep(said["seconds"])
-            line = {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "executions": 1}
+            line = {
+                "key": key,
+                "start_ns": begin_ns,
+                "end_ns": time.time_ns(),
+                "executions": 1,
+                "rested_s": 0.0,
+            }
             if "fails" in key:
                 line["skipped"] = "odd"
             print(json.dumps(line), file=file, flush=True)

@@ -193,7 +193,7 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
 
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
-PLAN |= {"enough": 0.95, "flags": {}}
+PLAN |= {"enough": 0.95, "flags": {}, "busy": 1.0}
 
 
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
@@ -301,9 +301,17 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
         def _burst(self, once: Any, seconds: float) -> float:
             return 1000 * super()._burst(once, seconds)
 
-    start_ns, end_ns, executions = Misjudged(Call.of(SQUARE.key), torch.device("cpu")).run(0.3)
-    assert end_ns - start_ns >= 0.25e9  # by another clock, which may be set
-    assert executions > 1
+    said = Misjudged(Call.of(SQUARE.key), torch.device("cpu")).run(0.3)
+    assert said["end_ns"] - said["start_ns"] >= 0.25e9  # by another clock, which may be set
+    assert said["executions"] > 1
+    assert said["rested_s"] == 0.0
+
+
+def test_a_replay_rests_as_long_as_its_program_does() -> None:
+    said = Replayer(Call.of(SQUARE.key), torch.device("cpu")).run(0.3, busy=0.25)
+    took_s = (said["end_ns"] - said["start_ns"]) / 1e9
+    assert said["executions"] > 1
+    assert said["rested_s"] >= 2 * (took_s - said["rested_s"])
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

@@ -6,7 +6,7 @@ the recording, and into the user's cache for the recordings to come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -24,9 +24,12 @@ from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
 from joulemap.replaying import Replays, Watching, replayed, way
 from joulemap.traces import PowerTrace
-from joulemap.units import fmt_pm
+from joulemap.units import NS_PER_S, fmt_pm
 
 IDLE_S = 2.0
+HARDLY_RESTS, LEAST_BUSY = 0.9, 0.3
+"""A device that works so much of the time is at the clocks of one that always does; and so much is enough to
+be measured: clocks are highest then as well."""
 _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
@@ -90,9 +93,11 @@ def calibrate(
     """Replay what is not yet known, within the budget; the recording has the costs then."""
     candidates = Candidates.of(recording)
     _check_surroundings(recording)
-    shelf = _shelf(recording, candidates.power)
+    busy = busy_part(recording, candidates)
+    shelf = replace(_shelf(recording, candidates.power), rests=busy < 1)
     known = book.find(shelf)
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
+    plan = replace(plan, busy=busy)
     if known is None or (plan.shares and plan.known < plan.enough):
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
@@ -129,20 +134,34 @@ def _plan(
     )
 
 
+def busy_part(recording: Recording, candidates: Candidates) -> float:
+    """The part of the program's steps in which a GPU worked; 1 where it hardly rested. As the host is slower
+    while it is traced, steps that were not count."""
+    steps = recording.steps()
+    if steps is None or not steps.traced.any() or not candidates.device.startswith("GPU"):
+        return 1.0
+    plainly = ~steps.traced if not steps.traced.all() else steps.traced
+    step_s = float(np.median((steps.end_ns - steps.start_ns)[plainly])) / NS_PER_S
+    busy = candidates.total_s / int(steps.traced.sum()) / step_s
+    return 1.0 if busy > HARDLY_RESTS else max(busy, LEAST_BUSY)
+
+
 def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: str) -> Calibration:
     """What the replays cost; an operation whose cost cannot be told from nothing is left out by name."""
     replays = [
-        Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"])
+        Replay(**{part: one[part] for part in ("key", "start_ns", "end_ns", "executions", "rested_s")})
         for one in lines
         if one["key"] and "skipped" not in one
     ]
-    found = costs(replays, power)
+    idle_w = _idle_w(lines, power)
+    found = costs(replays, power, idle_w)
     clear = {key: cost for key, cost in found.items() if cost.is_clear}
     skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
     skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one and one["key"] not in clear}
+    busiest_w = max((cost.power_w for cost in clear.values()), default=1.0)
     return Calibration(
         device,
-        _idle_w(lines, power, clear.values()),
+        max(idle_w, _LEAST_IDLE * busiest_w),
         {Operation.from_key(key): cost for key, cost in clear.items()},
         {Operation.from_key(key): why for key, why in skipped.items()},
     )
@@ -154,7 +173,7 @@ def _unclear(cost: Cost | None) -> str:
     return f"Too small for this meter: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
 
 
-def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace, busy: Iterable[Cost]) -> float:
+def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace) -> float:
     """What is drawn while nothing is replayed."""
     idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in lines if not one["key"]]
     levels = [one for one in idle if one is not None]
@@ -162,8 +181,7 @@ def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace, busy: Iterabl
         raise MeterError(
             f"{power.domain.name} could not be read while nothing ran.", "joulemap doctor says what works."
         )
-    busiest_w = max((cost.power_w for cost in busy), default=1.0)
-    return max(float(np.mean(levels)), _LEAST_IDLE * busiest_w)
+    return float(np.mean(levels))
 
 
 def _same_domain(powers: Sequence[PowerTrace], like: PowerTrace) -> PowerTrace:

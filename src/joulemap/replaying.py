@@ -35,7 +35,8 @@ BUILDING_S = 0.2
 
 @dataclass(frozen=True)
 class Replays:
-    """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already."""
+    """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already, and
+    ``busy`` is the part of the time in which the device is to work."""
 
     device: str
     shares: Mapping[str, float]
@@ -46,6 +47,7 @@ class Replays:
     idle_s: float
     enough: float
     flags: Mapping[str, Any] = field(default_factory=dict)
+    busy: float = 1.0
 
     def without(self, keys: Collection[str]) -> Replays:
         """The same without some operations."""

@@ -68,12 +68,15 @@ class Shelf:
     framework: str
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The framework's settings that choose between algorithms."""
+    rests: bool = False
+    """Whether the device rests between executions, and so has its highest clocks."""
 
     @property
     def key(self) -> str:
         said = json.dumps(self.flags, sort_keys=True).encode()
         settings = f"settings {sha256(said).hexdigest()[:8]}" if self.flags else "settings unknown"
-        return " | ".join((self.machine, self.device, self.driver or "no driver", self.framework, settings))
+        parts = (self.machine, self.device, self.driver or "no driver", self.framework, settings)
+        return " | ".join((*parts, "with rests") if self.rests else parts)
 
 
 class Book:

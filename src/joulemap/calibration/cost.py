@@ -1,9 +1,10 @@
 """The energy of one execution, from replays of an operation by itself.
 
-A replay runs an operation back to back, long against the meter's period. Only the meter's whole intervals
+A replay runs an operation over and over, long against the meter's period. Only the meter's whole intervals
 inside it count, without those in which the load was still coming up: so no edge of an interval is guessed.
-What carries over to a program is the energy of one execution. Its power does not: by itself an operation may
-run into the power cap and take longer, at nearly the same joules.
+What carries over to a program is the energy of one execution at the program's clocks. Back to back an
+operation may run into the power limit and get slower and cheaper, so where the program's device rests now and
+then, replays do, too; the rests are taken off at idle power.
 """
 
 from __future__ import annotations
@@ -29,16 +30,25 @@ SETTLING_S = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One operation, executed back to back between two instants."""
+    """One operation, executed over and over between two instants, with rests of so many seconds in all."""
 
     key: str
     start_ns: int
     end_ns: int
     executions: int
+    rested_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / NS_PER_S
 
     @property
     def seconds_each(self) -> float:
-        return (self.end_ns - self.start_ns) / NS_PER_S / self.executions
+        return (self.seconds - self.rested_s) / self.executions
+
+    def joules_each(self, watts: float, idle_w: float) -> float:
+        """What is left for one execution of the mean power that was drawn."""
+        return (watts * self.seconds - idle_w * self.rested_s) / self.executions
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +104,14 @@ def level_power_w(power: PowerTrace, start_ns: int, end_ns: int) -> float | None
     return float(power.energy_j[begins:ends].sum() / seconds)
 
 
-def costs(replays: Iterable[Replay], power: PowerTrace) -> dict[str, Cost]:
-    """The cost of every operation that was replayed long enough for the meter to see it."""
+def costs(replays: Iterable[Replay], power: PowerTrace, idle_w: float = 0.0) -> dict[str, Cost]:
+    """The cost of every operation that was replayed long enough for the meter to see it; ``idle_w`` is drawn
+    where a replay rests."""
     seen: dict[str, list[tuple[float, float]]] = {}
     for one in replays:
         watts = level_power_w(power, one.start_ns, one.end_ns)
         if watts is not None:
-            seen.setdefault(one.key, []).append((watts * one.seconds_each, one.seconds_each))
+            seen.setdefault(one.key, []).append((one.joules_each(watts, idle_w), one.seconds_each))
     rms = _spread([[joules for joules, _ in passes] for passes in seen.values()])
     return {key: _cost(passes, rms) for key, passes in seen.items()}
 

@@ -27,8 +27,9 @@ from joulemap.frameworks.torch.rotation import copies
 WARM_UP_S = 0.1
 MAKING_S = 0.5
 """So long are operands made for one operation: each set is tried, and one that takes long needs no turns."""
-AT_ONCE_S = 0.2
-"""So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
+AT_ONCE_S, BETWEEN_RESTS_S = 0.2, 0.005
+"""So much is launched before the device is waited for: the wait is lost in it, and the end comes in time.
+Where it rests, it does so every few milliseconds, as in a program: clocks follow the power of some more."""
 IN_A_GRAPH, GRAPH_S = 200, 0.02
 """Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
 then, however short the operation."""
@@ -83,22 +84,37 @@ class Replayer:
             return
         self._graph, self.in_one = graph, times
 
-    def run(self, seconds: float) -> tuple[int, int, int]:
-        """Execute for so long, however much slower or faster than the warm-up said: start and end (epoch ns),
-        and how often."""
+    def run(self, seconds: float, busy: float = 1.0) -> dict[str, Any]:
+        """Execute for so long, however much slower or faster than the warm-up said, ``busy`` a part of the
+        time: start and end (epoch ns), how often, and how long it rested."""
         import torch
 
         with torch.no_grad():
             self._wait()
             each_s = self._burst(self._once, WARM_UP_S)
-            start_ns, until_s, count = time.time_ns(), time.monotonic() + seconds, 0
-            while (left_s := until_s - time.monotonic()) > 0:
-                many = max(round(min(left_s, AT_ONCE_S) / each_s), 1)
-                for _ in range(many):
-                    self._once()
-                self._wait()
+            at_once_s = AT_ONCE_S if busy >= 1 else BETWEEN_RESTS_S
+            start_ns, begin_s, count, rested_s = time.time_ns(), time.monotonic(), 0, 0.0
+            while (left_s := begin_s + seconds - time.monotonic()) > 0:
+                many = max(round(min(left_s, at_once_s) / each_s), 1)
+                worked_s = self._work(many)
                 count += many
-            return start_ns, time.time_ns(), count * self.in_one
+                if busy < 1:
+                    rested_s += _rest(worked_s * (1 / busy - 1))
+            executions = count * self.in_one
+            return {
+                "start_ns": start_ns,
+                "end_ns": time.time_ns(),
+                "executions": executions,
+                "rested_s": rested_s,
+            }
+
+    def _work(self, many: int) -> float:
+        """Execute, and how long that took."""
+        begin_s = time.monotonic()
+        for _ in range(many):
+            self._once()
+        self._wait()
+        return time.monotonic() - begin_s
 
     def _once(self) -> None:
         if self._graph is not None:
@@ -130,6 +146,13 @@ class Replayer:
             torch.cuda.synchronize(self._device)
 
 
+def _rest(seconds: float) -> float:
+    """Do nothing, and how long that was."""
+    begin_s = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - begin_s
+
+
 def in_a_graph(each_s: float, sets: int) -> int:
     """How many executions of so long go into one graph, so that every set of operands has as many turns."""
     many = min(IN_A_GRAPH, round(GRAPH_S / max(each_s, 1e-9)))
@@ -153,7 +176,7 @@ def replays(
     for key, share in plan["shares"]:
         if covered >= plan["enough"] or (chosen and clock_s() - begin_s > each_s - plan["seconds"]):
             break
-        said = _replay(key, device, plan["seconds"])
+        said = _replay(key, device, plan["seconds"], plan["busy"])
         yield said
         if "skipped" not in said:
             chosen.append(key)
@@ -164,7 +187,7 @@ def replays(
     for _ in range(1, plan["passes"]):
         for key in chosen:
             if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
-                yield _replay(key, device, plan["seconds"])
+                yield _replay(key, device, plan["seconds"], plan["busy"])
         yield _idle(plan["idle_s"])
 
 
@@ -187,14 +210,13 @@ def _idle(seconds: float) -> dict[str, Any]:
     return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
 
 
-def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
+def _replay(key: str, device: Any, seconds: float, busy: float) -> dict[str, Any]:
     """One pass over an operation, or why there is none."""
     begin_ns = time.time_ns()
     try:
-        start_ns, end_ns, executions = Replayer(Call.of(key), device).run(seconds)
+        return {"key": key, **Replayer(Call.of(key), device).run(seconds, busy)}
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
-    return {"key": key, "start_ns": start_ns, "end_ns": end_ns, "executions": executions}
 
 
 def main(plan: str, result: str) -> None:
