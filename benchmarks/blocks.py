@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -83,17 +84,19 @@ def alternate(
     overhead: float = DEFAULT_OVERHEAD,
     monitored: bool = True,
 ) -> tuple[list[Block], Account]:
-    """Blocks of about ``block_s``, plain and recorded in the order p r r p; and the recorder's account."""
+    """Blocks of about ``block_s``, four at a time in the order p r r p or r p p r, so that nothing which comes
+    back every so many steps always falls on the same kind; and the recorder's account."""
     steps = _fitting(program, block_s)
     blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as made, _monitor(Path(made)) if monitored else _none() as metering:
         switch = Switch(framework, Path(made), overhead)
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s or len(blocks) % 4:
-            recorded = len(blocks) % 4 in (1, 2)
-            metering(recorded)
-            blocks.append(_block(program, steps, switch if recorded else None))
-            _check(blocks, switch)
+        until_s, chance = time.monotonic() + seconds, random.Random(0)
+        while time.monotonic() < until_s:
+            first = chance.random() < 0.5
+            for recorded in (first, not first, not first, first):
+                metering(recorded)
+                blocks.append(_block(program, steps, switch if recorded else None))
+                _check(blocks, switch)
         return blocks, Account(switch.share(), switch.clock.budget.spent, switch.sessions_spent())
 
 
@@ -157,23 +160,26 @@ def _check(blocks: list[Block], switch: Switch) -> None:
 
 def costs(blocks: list[Block]) -> dict[str, Cost]:
     """All recorded blocks against the plain ones, and those without a session; by time, and by CPU time. The
-    interval comes from drawing again groups of four (plain, recorded, recorded, plain)."""
-    groups = np.array([[[one.wall_s, one.cpu_s] for one in blocks]]).reshape(-1, 4, 2)
+    interval comes from drawing again groups of four."""
+    groups = np.array([[one.wall_s, one.cpu_s] for one in blocks]).reshape(-1, 4, 2)
+    recorded = np.array([one.recorded for one in blocks]).reshape(-1, 4)
     untraced = np.array([not one.traced for one in blocks]).reshape(-1, 4).all(axis=1)
     found = {}
     for unit, name in enumerate(("time", "CPU time")):
-        found[name] = _cost(groups[:, :, unit])
+        found[name] = _cost(groups[:, :, unit], recorded)
         if untraced.any():
-            found[f"{name} of blocks without a session"] = _cost(groups[untraced, :, unit])
+            found[f"{name} of blocks without a session"] = _cost(
+                groups[untraced, :, unit], recorded[untraced]
+            )
     return found
 
 
-def _cost(took_s: Any) -> Cost:
-    plain, recorded = took_s[:, [0, 3]].sum(axis=1), took_s[:, [1, 2]].sum(axis=1)
-    drawn = np.random.default_rng(0).integers(0, len(plain), (DRAWS, len(plain)))
-    ratio = recorded[drawn].sum(axis=1) / plain[drawn].sum(axis=1)
+def _cost(took_s: Any, recorded: Any) -> Cost:
+    plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
+    drawn = np.random.default_rng(0).integers(0, len(plain_s), (DRAWS, len(plain_s)))
+    ratio = recorded_s[drawn].sum(axis=1) / plain_s[drawn].sum(axis=1)
     low, high = (np.quantile(ratio, [0.025, 0.975]) - 1) * 100
-    return Cost(float((recorded.sum() / plain.sum() - 1) * 100), float(low), float(high))
+    return Cost(float((recorded_s.sum() / plain_s.sum() - 1) * 100), float(low), float(high))
 
 
 def said(blocks: list[Block], account: Account) -> dict[str, Any]:
