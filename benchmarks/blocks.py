@@ -84,7 +84,7 @@ def alternate(
     overhead: float = DEFAULT_OVERHEAD,
     monitored: bool = True,
 ) -> tuple[list[Block], Account]:
-    """Blocks of about ``block_s``, four at a time in the order p r r p or r p p r, so that nothing which comes
+    """Blocks of about ``block_s``, four at a time in the order p r r p or r p p r, so that nothing that comes
     back every so many steps always falls on the same kind; and the recorder's account."""
     steps = _fitting(program, block_s)
     blocks: list[Block] = []
