@@ -265,14 +265,15 @@ class CallMeter:
         if self._over:
             return
         try:
-            if parent != NO_CALL:
-                self._room.add(thread, -1)
-            elif self._room.taken:
-                self._room.leave(thread)
             if fence is not None:
                 self._wait(fence)
             _put_ended(page, at + ENDED_AT, outcome, self._offset_ns + monotonic_ns())
-            if isolation is not None and parent == NO_CALL:
+            if parent != NO_CALL:
+                self._room.add(thread, -1)
+                return
+            if self._room.taken:
+                self._room.leave(thread)
+            if isolation is not None:
                 isolation.after(number)
                 self._store.put("gate", [call, *isolation.gate()])
         except RecursionError:
