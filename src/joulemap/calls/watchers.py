@@ -87,8 +87,8 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def _stands_between(code: CodeType) -> bool:
-    """Whether it only calls what the program calls, from a frame that is on no stack. Handlers are told of those
-    on the stack: they compare."""
+    """Whether it only calls what the program calls, from a frame that is on no stack. Of those on the stack
+    handlers are told: they compare."""
     return replaces(code) or (HIDES and is_between(code))
 
 
