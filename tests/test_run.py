@@ -354,7 +354,8 @@ def test_without_any_meter_the_program_still_runs(tmp_path: Path) -> None:
 def test_a_program_of_a_moment_has_its_energy(tmp_path: Path) -> None:
     assert recorded(tmp_path, program(tmp_path, "sum(range(6_000_000))")).returncode == 0
     footprint = joulemap.account(recording(tmp_path))
-    assert footprint.attributed_j > 0.05 * (footprint.measured_j - footprint.outside_j) > 0
+    drawn_j = footprint.measured_j - footprint.outside_j - footprint.other_processes_j
+    assert footprint.attributed_j > 0.05 * drawn_j > 0  # beside whatever else runs here
 
 
 def test_regions_have_the_energy_of_their_time(tmp_path: Path) -> None:
