@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from click.testing import CliRunner
 
 import joulemap
 from joulemap.cli import commands
+
+from .environment import uncovered
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SIZE = {"layers": 2, "hidden": 32, "heads": 2, "seq": 32, "batch": 4}
@@ -56,7 +57,7 @@ def record(framework: str, path: Path) -> Path:
     size = [word for name, value in SIZE.items() for word in (f"--{name}", str(value))]
     program = [str(EXAMPLES / f"bert_{framework}.py"), *size, "--steps", "3", "--dropout", "0"]
     ours = [sys.executable, "-m", "joulemap", "run", "--quiet", "--trace-all", "-o", str(path)]
-    environment = {**os.environ, "XLA_FLAGS": QUICKLY}
+    environment = {**uncovered(), "XLA_FLAGS": QUICKLY}
     subprocess.run([*ours, *program], env=environment, capture_output=True, timeout=300, check=True)
     return path
 

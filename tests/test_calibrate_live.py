@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from joulemap.calibrating import Candidates, calibrate
 from joulemap.calibration.book import Book, Calibration
 from joulemap.calibration.recorded import CALIBRATION
 from joulemap.recording.info import save_info
+
+from .environment import uncovered
 
 pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -44,7 +45,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproce
     done = subprocess.run(
         [sys.executable, "-m", "joulemap", *words],
         cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
+        env={**uncovered(), "XDG_CACHE_HOME": str(folder)},
         capture_output=True,
         text=True,
         timeout=300,

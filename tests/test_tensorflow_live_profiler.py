@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from joulemap.frameworks.adapter import TracerBusy
+from tests.environment import uncovered
 from tests.tensorflow_live import attached, event_names, graphs
 
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
@@ -120,7 +120,7 @@ def run(program: str, folder: Path, **environment: str) -> subprocess.CompletedP
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))
     root = Path(__file__).parents[1]
-    loud = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    loud = {name: value for name, value in uncovered().items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, str(script), str(folder)],
         env={**loud, "PYTHONPATH": str(root), **environment},

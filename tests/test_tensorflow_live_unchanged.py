@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.environment import uncovered
 from tests.tensorflow_live import attached
 
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
@@ -88,7 +88,7 @@ def outcome(folder: Path, program: str, how: str) -> tuple[int, str, str]:
     ended = subprocess.run(
         [sys.executable, "runner.py", str(folder / "raw"), how],
         cwd=work,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "0"},
+        env={**uncovered(), "PYTHONPATH": str(root), "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
         check=False,

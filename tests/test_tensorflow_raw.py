@@ -15,6 +15,8 @@ from joulemap.errors import InputError
 from joulemap.frameworks.tensorflow.raw import read_raw
 from joulemap.traces import PowerTrace
 
+from .environment import uncovered
+
 PROGRAMS = ("fit", "xla", "function", "eager", "loops", "recompute", "plain", "session")
 MODULES = ("attention/query", "attention/key", "attention/value", "intermediate", "output", "norm")
 needs_tensorflow = pytest.mark.skipif(
@@ -26,7 +28,8 @@ needs_tensorflow = pytest.mark.skipif(
 def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
     command = [sys.executable, "-m", "tests.tensorflow_programs", str(folder), *PROGRAMS]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, env=uncovered(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 

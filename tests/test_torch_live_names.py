@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.environment import uncovered
 from tests.torch_live import attached, layers, session, traced
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -254,7 +254,7 @@ print(sorted(found["communication"]))
 torch.distributed.destroy_process_group()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, env=os.environ
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, env=uncovered()
     )
     assert done.returncode == 0, done.stderr
     assert "allreduce" in done.stdout

@@ -19,6 +19,7 @@ from joulemap.frameworks.adapter import TracerBusy
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import FILE, write_events
 from joulemap.frameworks.torch.raw import read_raw
+from tests.environment import uncovered
 from tests.torch_live import attached, session
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -146,7 +147,11 @@ with attached(Path(sys.argv[1])) as (adapter, _):
 print("mine", file=sys.stderr)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=uncovered(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert (done.stdout, done.stderr) == ("", "mine\n")
     assert len(list(tmp_path.rglob(FILE))) == 3
@@ -169,7 +174,7 @@ with attached(Path(sys.argv[1])) as (adapter, heard):
         assert os.waitpid(child, 0)[1] == 0
         model(torch.ones(1, 2))
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=uncovered(), check=True)
     assert "(model)/addmm" in names(tmp_path)
 
 
@@ -189,7 +194,11 @@ def test_the_reader_needs_no_torch(tmp_path: Path) -> None:
     program = "import sys; from pathlib import Path; from joulemap.frameworks.torch.raw import read_raw;"
     program += "print(len(read_raw(Path(sys.argv[1])).events) > 0, 'torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=uncovered(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split() == ["True", "False"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.environment import uncovered
 from tests.torch_live import attached
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -295,6 +296,10 @@ with attached(Path(sys.argv[1])) as (_, heard):
     print(heard.steps, heard.depth)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=uncovered(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "['inference', 'inference', 'inference'] 0"

@@ -16,6 +16,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.recorder.journal import Journal, read_journal
 from joulemap.recorder.sessions import Sessions
 
+from .environment import uncovered
 from .test_recorder import Tracer
 
 
@@ -77,7 +78,8 @@ expected("in time")
 def test_slices_of_time_wait_for_a_program_that_is_about_to_make_steps(tmp_path: Path) -> None:
     (tmp_path / "imported_slowly.py").write_text("__import__('__main__').expected('in an import')")
     program = f"import sys; sys.path.append({str(tmp_path)!r})\n{BEGINNING}"
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True)
+    command = [sys.executable, "-c", program, tmp_path]
+    done = subprocess.run(command, env=uncovered(), capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "False of tensors alone",
         "True in an import",
