@@ -105,21 +105,22 @@ class ModuleScopes:
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         import jax
+        from flax import nnx
         from jax._src import core
 
         watch, thread = self._watch, self._thread
 
         @functools.wraps(original)
-        def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not watch.on or core.trace_state_clean():
-                return original(module, *args, **kwargs)
-            scope = watch.attempt(thread.scope, module)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not watch.on or core.trace_state_clean() or not args or not isinstance(args[0], nnx.Module):
+                return original(*args, **kwargs)
+            scope = watch.attempt(thread.scope, args[0])
             if not scope:
-                return original(module, *args, **kwargs)
-            thread.modules.append(module)
+                return original(*args, **kwargs)
+            thread.modules.append(args[0])
             try:
                 with jax.named_scope(scope):
-                    return original(module, *args, **kwargs)
+                    return original(*args, **kwargs)
             except BaseException as error:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
