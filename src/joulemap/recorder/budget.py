@@ -4,7 +4,7 @@ Tracing a step costs the start of the profiler, the slow-down while it runs, the
 still takes longer. All of it is measured as it goes. After warm-up one session is always held, because
 without one nothing can be said of what the energy went to; the next ones wait until the total is within the
 budget again, and are spread over the run: the longer it lasts, the further apart. The budget is for
-everything: a part of it is left to what costs a little all the time, the hooks and the monitor.
+everything: what hooks and monitor cost all the time is estimated, and sessions have the rest.
 
 How long a step takes untraced is the median of the last ones. A program that calls ahead of its results (JAX
 computes asynchronously) has steps that return at once, and waits somewhere else for many of them together.
@@ -25,9 +25,11 @@ SESSION_S = 0.1
 """A session takes as many steps as fit in here, but one at least and five at most."""
 APART = 0.05
 """Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
-FOR_SESSIONS = 0.75
-"""What sessions may take of the budget. The rest is for what costs all the time, and cannot be measured from
-inside: hooks take some 50 µs of a step, and the monitor a turn now and then where all cores are busy."""
+HOOKS_S, MONITOR = 6e-5, 0.001
+"""What hooks take of a step, as ``benchmarks/hooks.py`` finds it, and the monitor of the time: half a percent
+of a core, which the program feels where all cores are busy. Neither can be measured from inside."""
+FOR_SESSIONS = 0.25
+"""What is left to sessions of the budget at least, however short the steps are."""
 FOR_SLICES = 0.5
 """What slices may take of that: steps may yet come, and they are the better examples."""
 RECENT = 31
@@ -118,6 +120,7 @@ class Budget:
         self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
         self._last = _Kind()
         self._just_traced = False
+        self._steps = 0
 
     def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
         """How many steps to trace from this one on; 0 for none."""
@@ -151,6 +154,7 @@ class Budget:
         """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
         kind = self._last = self._kinds[label]
         kind.seen += 1
+        self._steps += 1
         if compiled:
             return 0.0
         if traced:
@@ -194,12 +198,17 @@ class Budget:
         rest_s = now_s - self._start_s - self.spent.total_s
         return self.spent.total_s / rest_s if rest_s > 0 else 0.0
 
+    def standing_s(self, now_s: float) -> float:
+        """What hooks and monitor have cost so far, as an estimate."""
+        return HOOKS_S * self._steps + MONITOR * (now_s - self._start_s)
+
     def _may_spend(self, now_s: float, part: float = 1.0) -> bool:
         elapsed_s = now_s - self._start_s
         if now_s - self._last_s < APART * elapsed_s:
             return False
-        allowed_s = part * FOR_SESSIONS * self.plan.overhead * (elapsed_s - self.spent.total_s)
-        return self.spent.total_s + self._dearest_s <= allowed_s
+        whole_s = self.plan.overhead * (elapsed_s - self.spent.total_s)
+        allowed_s = max(whole_s - self.standing_s(now_s), FOR_SESSIONS * whole_s)
+        return self.spent.total_s + self._dearest_s <= part * allowed_s
 
     def _fitting(self, kind: _Kind) -> int:
         usual_s = kind.usual_s() or SESSION_S
