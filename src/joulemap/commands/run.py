@@ -40,7 +40,7 @@ _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False
     default="1%",
     show_default=True,
     metavar="SHARE",
-    help="What tracing may cost; 0 only meters.",
+    help="What recording may cost; 0 only meters.",
 )
 @click.option("--trace-all", is_flag=True, help="Trace every step, whatever it costs.")
 @click.option("--steps", metavar="LIST", help="Trace exactly these steps, counted from 0: 10-14,100.")
