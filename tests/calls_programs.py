@@ -101,7 +101,7 @@ def metered(folder: Path, *arguments: str | Path, calls: str = "fakelib", **opti
     command = [sys.executable, "-m", "joulemap", "run", "-q", "-o", "r.joulemap", "--overwrite"]
     return subprocess.run(
         [*command, "--calls", calls, *map(str, arguments)],
-        **{"cwd": folder, "capture_output": True, "text": True, "timeout": 120, **options},
+        **{"cwd": folder, "capture_output": True, "text": True, "timeout": 300, **options},
     )
 
 

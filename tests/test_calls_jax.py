@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("jax")
 
 from .calls_programs import metered, recorded_calls, same, texts
+from .environment import uncovered
 from .test_run import program
 
 PROGRAM = """
@@ -43,7 +44,7 @@ AHEAD = """
 
 def test_what_is_traced_is_left_alone_and_the_rest_has_names(tmp_path):
     program(tmp_path, PROGRAM)
-    calls = same(tmp_path, "program.py", calls="jax")
+    calls = same(tmp_path, "program.py", calls="jax", env=uncovered())
     called = texts(calls)
     found = dict(zip(called, calls.api, strict=True))
     assert called.count("step") == 2
@@ -59,7 +60,7 @@ def test_what_is_traced_is_left_alone_and_the_rest_has_names(tmp_path):
 
 def test_with_a_fence_a_call_lasts_until_its_result_is_there(tmp_path):
     program(tmp_path, AHEAD)
-    done = metered(tmp_path, "--fence", "program.py", calls="jax")
+    done = metered(tmp_path, "--fence", "program.py", calls="jax", env=uncovered())
     assert done.returncode == 0, done.stderr
     calls = recorded_calls(tmp_path)
     took_ns = defaultdict(list)

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from .calls_programs import metered, recorded_calls, texts
+from .environment import uncovered
 from .test_run import plainly, program
 
 PROGRAM = """
@@ -46,7 +47,8 @@ PROGRAM = """
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tensorflow")
     program(folder, PROGRAM)
-    return folder, plainly(folder, "program.py"), metered(folder, "program.py", calls="tensorflow")
+    plain = plainly(folder, "program.py", env=uncovered())
+    return folder, plain, metered(folder, "program.py", calls="tensorflow", env=uncovered())
 
 
 def test_the_program_prints_what_it_did(ran):

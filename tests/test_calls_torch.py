@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from .calls_programs import same, texts
+from .environment import uncovered
 from .test_run import program
 
 PROGRAM = """
@@ -45,7 +46,7 @@ PROGRAM = """
 
 def test_a_program_with_compiled_parts_is_the_same_and_its_calls_have_names(tmp_path):
     program(tmp_path, PROGRAM)
-    calls = same(tmp_path, "program.py", calls="torch")
+    calls = same(tmp_path, "program.py", calls="torch", env=uncovered())
     called = texts(calls)
     found = dict(zip(called, calls.api, strict=True))
     assert found["net"] == "torch.nn.Module.__call__"

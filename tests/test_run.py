@@ -48,7 +48,7 @@ def recorded(folder: Path, *arguments: str | Path, **options: object) -> subproc
 
 
 def _run(command: Sequence[str], folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    settings = {"cwd": folder, "capture_output": True, "text": True, "timeout": 120, **options}
+    settings = {"cwd": folder, "capture_output": True, "text": True, "timeout": 300, **options}
     return subprocess.run(command, **settings)  # type: ignore[call-overload, no-any-return]
 
 
