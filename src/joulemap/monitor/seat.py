@@ -28,16 +28,22 @@ class Seat:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._stat = proc / "stat"
-        self._allowed = os.sched_getaffinity(0)
+        self._allowed = self._taken = os.sched_getaffinity(0)
         self._ticks = _ticks(self._stat)
 
     def move(self) -> None:
         """To the processors that were free since it was last asked; where none was, any will do."""
         before, self._ticks = self._ticks, _ticks(self._stat)
         free = {cpu for cpu in self._allowed if _idle_share(before, self._ticks, cpu) >= FREE}
+        if (free or self._allowed) != self._taken:
+            self._take(free or self._allowed)
+
+    def _take(self, cpus: set[int]) -> None:
+        """Threads that are started later begin where the one is that starts them."""
+        self._taken = cpus
         for thread in _THREADS.iterdir():
             with suppress(OSError):  # it has ended, or these processors are no longer ours
-                os.sched_setaffinity(int(thread.name), free or self._allowed)
+                os.sched_setaffinity(int(thread.name), cpus)
 
 
 def _idle_share(before: Ticks, now: Ticks, cpu: int) -> float:
