@@ -225,11 +225,11 @@ def many_short_recordings(count, feeder, sensors, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(once, range(count)))
     assert open_descriptors() <= before
-    assert children_of_this_process() == children
+    assert children_of_this_process() <= children
 
 
 def children_of_this_process():
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_short_recordings_leave_nothing_behind(feeder, sensors, tmp_path):

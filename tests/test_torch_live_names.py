@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.environment import uncovered
+from tests.gloo import unaborted
 from tests.torch_live import attached, layers, session, traced
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -253,9 +254,13 @@ assert ("AddmmBackward0", "backward") in found["head"], found["head"]
 print(sorted(found["communication"]))
 torch.distributed.destroy_process_group()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, env=uncovered()
-    )
+
+    def run(turn: int) -> subprocess.CompletedProcess[str]:
+        (tmp_path / str(turn)).mkdir()
+        command = [sys.executable, "-c", program, str(tmp_path / str(turn))]
+        return subprocess.run(command, env=uncovered(), capture_output=True, text=True)
+
+    done = unaborted(run, lambda done: done.stderr)
     assert done.returncode == 0, done.stderr
     assert "allreduce" in done.stdout
 
