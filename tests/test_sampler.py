@@ -302,9 +302,9 @@ def test_the_loop_wakes_for_a_batch_and_for_the_end():
     thread = threading.Thread(target=sampler.run, args=(waiter, keep))
     thread.start()
     waiter.flush()
-    assert woken.wait(10)
+    assert woken.wait(60)
     waiter.stop()
-    thread.join(10)
+    thread.join(60)
     waiter.close()
     assert len(batches) == 2
     assert open_descriptors() == before
