@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -70,6 +71,26 @@ def test_sessions_follow_each_other(tmp_path: Path) -> None:
     assert read.framework == "torch"
     assert len(read.steps) == 0
     assert list(read.events.name).count("(model)/addmm") == 3
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_looked_for_at_the_end_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collects: bool
+) -> None:
+    """Python would go through all that the program holds; afterwards it is as the program wants it."""
+    seen = []
+    write = "joulemap.frameworks.torch.profiler.write_events"
+    monkeypatch.setattr(write, lambda *args: (seen.append(gc.isenabled()), write_events(*args)))
+    gc_before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with attached(tmp_path) as (adapter, _), session(adapter, tmp_path):
+            work()
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if gc_before else gc.disable)()
+    assert seen == [False]
+    assert "(model)/addmm" in names(tmp_path)
 
 
 def test_shapes_are_kept_from_some_sessions(tmp_path: Path) -> None:

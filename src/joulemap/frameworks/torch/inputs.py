@@ -8,6 +8,7 @@ so only sessions with shapes do.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 TYPES = {
@@ -74,6 +75,10 @@ def _input(given: Any) -> Input | None:
     if isinstance(given, list):
         tensors = [one for one in map(_input, given) if one is not None]
         return Input(*map(list, zip(*tensors, strict=True))) if tensors else None
-    if not hasattr(given, "sizes"):
-        return None
-    return Input(list(given.sizes), list(given.strides), _WORDS.get(str(given.dtype), str(given.dtype)))
+    sizes = getattr(given, "sizes", None)  # a new list, as are the strides
+    return None if sizes is None else Input(sizes, given.strides, _type(given.dtype))
+
+
+@cache
+def _type(dtype: Any) -> str:
+    return _WORDS.get(str(dtype), str(dtype))

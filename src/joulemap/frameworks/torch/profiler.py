@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ class Profiler:
                 raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
             flow, results = self._calls.flow, self._ended()
             classes, tree = self._calls.names.classes(), results.experimental_event_tree
-            write_events(results.events(), self._folder, classes, flow, tree)
+            with _uncollected():
+                write_events(results.events(), self._folder, classes, flow, tree)
 
     def drop(self) -> None:
         """End a session that is open, without its events."""
@@ -160,6 +162,19 @@ class Profiler:
         if self._silence is None:
             self._silence = self._watch.attempt(Silence) or nullcontext
         return self._silence()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage meanwhile: for thousands of lists that soon go by themselves, Python would
+    look through all that the program holds, which may take as long as all the rest."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _is_power_of_four(number: int) -> bool:
