@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 TYPES = {
     "float": "float32",
@@ -31,14 +31,8 @@ TYPES = {
 LIST = "TensorList"
 _WORDS = {f"torch.{name}": word for word, name in TYPES.items()}
 
-
-class Input(NamedTuple):
-    """A tensor, or the tensors of a list: then each is a list."""
-
-    shape: list[Any]
-    stride: list[Any]
-    type: Any
-
+Input = tuple[list[Any], list[Any], Any]
+"""Shape, stride and type of a tensor; of the tensors of a list, a list of each."""
 
 Inputs = list[Input | None]
 """What an operation was called with, by place; None for what is no tensor."""
@@ -74,9 +68,10 @@ def _walk(roots: Sequence[Any]) -> Iterator[Any]:
 def _input(given: Any) -> Input | None:
     if isinstance(given, list):
         tensors = [one for one in map(_input, given) if one is not None]
-        return Input(*map(list, zip(*tensors, strict=True))) if tensors else None
+        shapes, strides, types = zip(*tensors, strict=True) if tensors else ((), (), ())
+        return (list(shapes), list(strides), list(types)) if tensors else None
     sizes = getattr(given, "sizes", None)  # a new list, as are the strides
-    return None if sizes is None else Input(sizes, given.strides, _type(given.dtype))
+    return None if sizes is None else (sizes, given.strides, _type(given.dtype))
 
 
 @cache
