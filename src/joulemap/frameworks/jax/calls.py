@@ -79,21 +79,27 @@ class Calls:
 
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            watch.attempt(self._begins, args[place])
+            outermost = watch.attempt(self._begins, args[place])
             try:
                 done = original(*args, **kwargs)
             finally:
-                watch.attempt(self._ends)
+                if outermost:
+                    self._ends()
             watch.attempt(hook, args[place], done[0])
             return done
 
         patches.put(pjit, name, run)
 
-    def _begins(self, function: Any) -> None:
-        if not _is_library(str(function.__module__)):
-            self._to_compile.add(threading.get_ident())
+    def _begins(self, function: Any) -> bool:
+        """A function is called that may have to be compiled; whether it is the program's, and in no other."""
+        thread = threading.get_ident()
+        if thread in self._to_compile or _is_library(str(function.__module__)):
+            return False
+        self._to_compile.add(thread)
+        return True
 
     def _ends(self) -> None:
+        """It is compiled, or was before, or could not be."""
         self._to_compile.discard(threading.get_ident())
 
     def _compiled_ahead(self, patches: Patches) -> None:
