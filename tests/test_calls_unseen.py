@@ -209,17 +209,17 @@ def room() -> Iterator[Room]:
 def test_room_is_made_for_one_thread_at_a_time_and_given_back(room):
     read, set_to = sys.getrecursionlimit, sys.setrecursionlimit
     before, added = read(), []
-    for thread, frames in ((1, 1), (1, 1), (2, 1), (1, -1), (2, -1)):
-        room.add(thread, frames)
+    for thread, frames in ((1, 9), (1, 10), (2, 20), (1, 9)):
+        room.make(thread, frames)
         added.append(read() - before)
         assert sys.getrecursionlimit() == before
     room.leave(2)
-    assert added == [2, 3, 3, 2, 2]
-    assert read() == before + 2
+    assert added == [9, 10, 10, 9]
+    assert read() == before + 9
     room.leave(1)
     assert read() == before
     assert (sys.getrecursionlimit, sys.setrecursionlimit) == (read, set_to)
-    room.add(2, 1)
+    room.make(2, 9)
     set_to(before + 100)  # by what does not ask ``sys`` for it
     room.stop()
     assert read() == before + 100

@@ -15,6 +15,8 @@ from joulemap.calls.replaced import Replaced
 
 _get, _set = sys.getrecursionlimit, sys.setrecursionlimit
 _OWNER = "owner"
+DEEP = 8
+"""Calls inside each other that are no recursion yet: for these the limit stays what it is."""
 
 
 class Room:
@@ -31,26 +33,21 @@ class Room:
         with suppress(RecursionError):
             self.leave(self.taken.get(_OWNER, 0))
 
-    def add(self, thread: int, frames: int) -> None:
-        """A call begins in another one, or ends: one frame more, or less. At first there is one more, that of
-        the call around it."""
-        owner = self.taken.get(_OWNER) or (frames > 0 and self.taken.setdefault(_OWNER, thread))
-        if owner == thread:
+    def make(self, thread: int, frames: int) -> None:
+        """Room for so many frames of ours in all."""
+        if self.taken.setdefault(_OWNER, thread) == thread:
             now = _get()
             if now != self._limit + self._added:  # the first time, or set by what does not ask ``sys`` for it
                 self._limit = now
             if not self._added:
                 self._shown.start()
-                frames += 1
-            frames += self._added
             _set(self._limit + frames)
             self._added = frames
 
     def leave(self, thread: int) -> None:
-        """A call ends that was in no other."""
+        """Of so few frames the limit knows nothing."""
         if self.taken.get(_OWNER) == thread:
-            if self._added:
-                self.add(thread, -self._added)
+            self.make(thread, 0)
             self._shown.stop()
             del self.taken[_OWNER]
 

@@ -22,7 +22,7 @@ from joulemap.calls.apis import Api, Apis
 from joulemap.calls.between import between, unseen_by_compilers
 from joulemap.calls.owner import is_bound_by_nanobind
 from joulemap.calls.places import Places
-from joulemap.calls.room import Room, take_four_frames
+from joulemap.calls.room import DEEP, Room, take_four_frames
 from joulemap.calls.sizes import PLAIN, UNKNOWN, Sizes, spelled
 from joulemap.calls.store import (
     BEGUN,
@@ -58,9 +58,12 @@ fence: Callable[[], None] | None = None
 """Waits at the end of a call until devices have done what it asked them for, if wanted."""
 
 Spot = tuple[str, int, int, int, int]
-_Open = tuple[mmap, int, int, int, int, int]
+_Around = tuple[int, int]
+"""The number of a call, and how many there are from the outermost to it."""
+_Open = tuple[mmap, int, int, int, int, _Around]
 """Where its record is, its number, its site, its thread and the call around it."""
-_inside: dict[int, int] = {}
+_NOTHING_AROUND: _Around = (NO_CALL, 0)
+_inside: dict[int, _Around] = {}
 """The innermost open call of each thread: calls begin and end like frames, whatever the program awaits."""
 _meter: CallMeter | None = None
 _nothing: dict[int, bool] = {}
@@ -203,7 +206,8 @@ class CallMeter:
         """Put the call down as open. None where that fails: then there is nothing to end."""
         try:
             thread = get_ident()
-            parent = _inside.get(thread, NO_CALL)
+            around = _inside.get(thread, _NOTHING_AROUND)
+            parent, depth = around
             size = shapes = own_size = 0
             for value in (*args, *kwargs.values()) if kwargs else args:
                 if type(value) not in PLAIN:
@@ -214,12 +218,12 @@ class CallMeter:
                 own_size = UNKNOWN
             elif kind is not FunctionType:
                 own_size = self._measure_object(callee)
-            if parent != NO_CALL:
-                self._room.add(thread, 1)
-            elif isolation is not None:
+            if depth >= DEEP:
+                self._room.make(thread, depth + 1)
+            elif isolation is not None and not depth:
                 isolation.before(number)
             call, page, at = next(self._store.slots, None) or self._store.next_page()
-            _inside[thread] = call
+            _inside[thread] = (call, depth + 1)
             now_ns = self._offset_ns + monotonic_ns()
             _put_begun(page, at, parent, thread, now_ns, size, own_size, number, api, shapes)
         except RecursionError:
@@ -228,7 +232,7 @@ class CallMeter:
         except Exception as error:  # noqa: BLE001 - the call is made, recorded or not
             self._complain(error)
             return None
-        return page, at, call, number, thread, parent
+        return page, at, call, number, thread, around
 
     def _measure_arguments(self, args: Any, kwargs: Any) -> tuple[int, int]:
         argument_bytes, seen = self._sizes.of((*args, *kwargs.values()) if kwargs else args)
@@ -260,26 +264,30 @@ class CallMeter:
         """The call has returned or raised."""
         if opened is None:
             return
-        page, at, call, number, thread, parent = opened
-        _inside[thread] = parent
+        page, at, call, number, thread, around = opened
+        _inside[thread] = around
         if self._over:
             return
         try:
             if fence is not None:
                 self._wait(fence)
             _put_ended(page, at + ENDED_AT, outcome, self._offset_ns + monotonic_ns())
-            if parent != NO_CALL:
-                self._room.add(thread, -1)
-                return
-            if self._room.taken:
-                self._room.leave(thread)
-            if isolation is not None:
+            depth = around[1]
+            if depth >= DEEP:
+                self._make_room(thread, depth)
+            elif isolation is not None and not depth:
                 isolation.after(number)
                 self._store.put("gate", [call, *isolation.gate()])
         except RecursionError:
             self._too_deep = True
         except Exception as error:  # noqa: BLE001 - its result is the program's, whatever becomes of the record
             self._complain(error)
+
+    def _make_room(self, thread: int, frames: int) -> None:
+        if frames > DEEP:
+            self._room.make(thread, frames)
+        else:
+            self._room.leave(thread)
 
     def _wait(self, for_devices: Callable[[], None]) -> None:
         """What was computed may have failed: the program hears of it where it asks for the result."""
