@@ -11,6 +11,7 @@ import pytest
 
 import joulemap
 
+from .command_line import joulemap as run_joulemap
 from .same_programs import EXAMPLES, TESTS, Case, Home
 
 MISSING = [name for name in ("jax", "flax", "optax") if importlib.util.find_spec(name) is None]
@@ -26,7 +27,7 @@ HOME = Home(
     made_up=r"0x[0-9a-f]{6,}",
 )
 GLUE = re.compile(
-    r"\b(?:while|cond|branch_\d+_fun|body|closed_call|checkpoint|pjit|shard_map|xla_pmap)/|\w\(|:"
+    r"\b(?:while|cond|branch_\d+_fun|body|closed_call|eval_jaxpr|checkpoint|pjit|shard_map|xla_pmap)/|\w\(|:"
 )
 """What JAX and XLA put into names: none of the layers that the program has."""
 TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
@@ -82,6 +83,40 @@ def test_a_program_runs_the_same_and_is_known(case: Case, tmp_path: Path) -> Non
     HOME.check(case, tmp_path)
     names = joulemap.load(tmp_path / "r.joulemap").program().operations
     assert [name for name in names if GLUE.search(name)] == []
+
+
+ONE_CALL = """
+import os, sys, time
+from pathlib import Path
+import jax
+
+@jax.jit
+def train(x):
+    def turn(x):
+        with jax.named_scope("layer"):
+            return jax.numpy.tanh(x @ x)
+    return jax.lax.while_loop(lambda x: x.sum() < 1e9, turn, x)  # it never is
+
+def sessions():
+    return len(list(Path(sys.argv[1]).rglob("*.xplane.pb")))
+
+result = train(jax.numpy.eye(300))
+before = sessions()
+while sessions() < before + 2:  # the second began after the call
+    time.sleep(0.1)
+os._exit(0)
+"""
+
+
+def test_a_program_that_computes_everything_in_one_call_is_sliced(tmp_path: Path) -> None:
+    path, program = tmp_path / "r.joulemap", tmp_path / "train.py"
+    program.write_text(ONE_CALL)
+    run_joulemap("run", "-q", "--trace-all", "-o", path, program, path, JAX_PLATFORMS="cpu")
+    recording = joulemap.load(path)
+    steps = recording.steps()
+    assert steps is not None
+    assert set(steps.label) == {"slice"}
+    assert "layer/dot_general" in set(recording.events().name)
 
 
 def test_every_program_is_run() -> None:
