@@ -48,6 +48,7 @@ bench: $(READY) $(GENERATED)  ## Measure speed and memory; the table goes to ben
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/blocks.py --framework torch
 	$(BIN)/python benchmarks/blocks.py --framework jax
+	$(BIN)/python benchmarks/hooks.py
 	$(BIN)/python benchmarks/calls.py
 
 docs: $(READY)  ## Build the documentation into site/

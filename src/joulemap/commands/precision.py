@@ -39,7 +39,7 @@ class _LikePython(click.Command):
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where PROGRAM's recordings go."
 )
 @click.option(
-    "--overhead", default="1%", show_default=True, metavar="SHARE", help="What tracing may cost PROGRAM."
+    "--overhead", default="1%", show_default=True, metavar="SHARE", help="What recording may cost PROGRAM."
 )
 @click.option(
     "--together",
