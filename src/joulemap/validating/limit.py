@@ -32,7 +32,7 @@ def remarks(recording: Recording, power: PowerTrace, base: Sequence[Stretch]) ->
     return [
         f"{power.domain.device} drew {fmt_share(level_w / limit_w)} of the {limit_w:.0f} W that it may"
         f"{varied}: there, an execution that is added changes the clocks of all others, so that the truth of "
-        "what draws much comes out too low, and that of what draws little too high."
+        "what draws much may come out too low, and that of what draws little too high."
     ]
 
 
