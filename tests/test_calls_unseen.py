@@ -161,6 +161,35 @@ def test_a_program_that_watches_itself_is_not_told_of_sites(project):
     assert made.count("fakelib.raises") == made.count("math.sqrt") > 9
 
 
+LETS_GO = """
+import gc, math, weakref
+import fakelib
+
+class Odd(type):
+    __hash__ = None
+
+def classes():
+    class Own:
+        def method(self): return 1
+    class Strange(metaclass=Odd):
+        pass
+    for one in (Own(), Strange()):
+        fakelib.apply(lambda: weakref.ref(one))
+    Own().method()
+    return weakref.ref(Own), weakref.ref(Strange)
+
+seen = [one for _ in range(3) for one in classes()]
+gc.collect()
+print("alive:", sum(one() is not None for one in seen))
+"""
+
+
+def test_classes_whose_objects_were_given_to_the_library_go_as_they_did(project):
+    """What is known of them is known by their identity: it keeps none alive, and asks for no hash."""
+    made = same(project, program(project, LETS_GO), calls="fakelib,weakref")
+    assert len(made) > 9
+
+
 def test_a_hidden_function_does_what_it_did_and_is_on_no_stack():
     @hide
     def between(function, *args, factor=2):

@@ -6,7 +6,6 @@ and nothing of the program's own is run to find out (no ``__getattr__``, no ``__
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from functools import partial
 from types import (
@@ -20,12 +19,14 @@ from types import (
 )
 from typing import Any
 
+from joulemap.calls.remembered import ById
+
 _MRO = type.__dict__["__mro__"].__get__
 _DICT = type.__dict__["__dict__"].__get__
 _FUNCTION_LIKE = frozenset(
     ("cython_function_or_method", "fused_cython_function", "_lru_cache_wrapper", "nb_func", "nb_method")
 )
-_DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType)
+_DESCRIPTORS = frozenset(map(id, (MethodDescriptorType, WrapperDescriptorType)))
 
 
 class _Modules(dict[object, bool]):
@@ -49,8 +50,7 @@ class Owner:
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        self.known: dict[int, bool] = {}
-        self._alive: dict[int, weakref.ref[Any]] = {}
+        self.known = ById()
         self._modules = _Modules(packages)
 
     def owns(self, callee: Any) -> bool:
@@ -68,7 +68,7 @@ class Owner:
             return self._class(callee) if makes_callables else self._remembered(callee, self._class)
         if issubclass(kind, partial):
             return self.owns(partial.func.__get__(callee))
-        if kind in _DESCRIPTORS:
+        if id(kind) in _DESCRIPTORS:
             return self._is_inside(_module_of(callee.__objclass__))
         if is_bound_by_nanobind(kind):
             return self._remembered(type(callee.__self__), self._class)
@@ -111,20 +111,11 @@ class Owner:
         return False
 
     def _remembered(self, thing: Any, ask: Any) -> bool:
-        key = id(thing)
-        answer = self.known.get(key)
+        answer = self.known.get(id(thing))
         if answer is None:
-            answer = ask(thing)
-            try:
-                self._alive[key] = weakref.ref(thing, lambda _: self._forget(key))
-                self.known[key] = answer
-            except TypeError:  # it cannot be watched, so it is asked again
-                pass
+            answer = bool(ask(thing))
+            self.known.keep(thing, answer)
         return answer
-
-    def _forget(self, key: int) -> None:
-        self.known.pop(key, None)
-        self._alive.pop(key, None)
 
 
 def is_bound_by_nanobind(kind: type) -> bool:
@@ -136,8 +127,8 @@ def is_bound_by_nanobind(kind: type) -> bool:
 def is_known_by_class(kind: type) -> bool:
     """Whether all objects of a class are the library's or none, when they are called: not so where the
     class is only one of functions."""
-    functions = (*_DESCRIPTORS, MethodWrapperType)
-    return kind not in functions and kind.__name__ not in _FUNCTION_LIKE
+    functions = id(kind) in _DESCRIPTORS or kind is MethodWrapperType
+    return not functions and kind.__name__ not in _FUNCTION_LIKE
 
 
 def bases(cls: type) -> tuple[type, ...]:

@@ -210,11 +210,11 @@ class CallMeter:
             parent, depth = around
             size = shapes = own_size = 0
             for value in (*args, *kwargs.values()) if kwargs else args:
-                if type(value) not in PLAIN:
+                if id(type(value)) not in PLAIN:
                     size, shapes = self._measure_arguments(args, kwargs)
                     break
             kind = type(callee)
-            if kind is MethodType and self._arrays.get(type(callee.__self__)) is False:
+            if kind is MethodType and self._arrays.get(id(type(callee.__self__))) is False:
                 own_size = UNKNOWN
             elif kind is not FunctionType:
                 own_size = self._measure_object(callee)
