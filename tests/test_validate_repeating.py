@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
-from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, Experiment  # noqa: E402
+from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
 from joulemap.recorder.journal import read_journal  # noqa: E402
 
 
@@ -323,7 +323,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         experiment.begin(label)
         torch.mm(torch.ones(2, 2), torch.ones(2, 2))
         if label == "test":
-            assert all(not one.extra for one in experiment._repeats)
+            assert not experiment._repeats[0].extra
         experiment.end()
 
     step()
@@ -355,6 +355,25 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     again = "train" + REPEATING
     plainly = ["train", "train"]
     assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
+
+
+def test_a_device_waits_once_a_step_when_that_is_ordered_and_says_how_long(tmp_path: Path) -> None:
+    now = iter(range(0, 10_000, 10))
+    experiment = Experiment(tmp_path, Heard(), lambda: next(now))
+    said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
+    (tmp_path / TARGETS).write_text(json.dumps(said))
+    order = {"target": WAITING, "times": 2, "steps": 3, "rest": 2, "wait_s": 0.004}
+    (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
+    for label in ("train",) * 4 + ("test", "train", "train", "train", "test"):
+        experiment.begin(label)
+        experiment.end()
+    experiment.stop()
+    stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
+    assert [(one["target"], one["steps"], one["extra"]) for one in stretches] == [
+        (WAITING, 3, 3),
+        (PLAIN, 3, 0),
+    ]
+    assert [one["waited_s"] >= 3 * 0.004 for one in stretches] == [True, False]
 
 
 def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(

@@ -27,7 +27,7 @@ from joulemap.validating.picture import picture
 from joulemap.validating.report import CALIBRATED, TIME, Report, Row
 from joulemap.validating.rules import per_step
 from joulemap.validating.target import Target
-from joulemap.validating.truth import Stretch, Truth, energy_j, truth_of
+from joulemap.validating.truth import Stretch, Truth, energy_j, truths
 from studies.page import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,7 @@ class Eight:
         """What a turn of a kernel adds to a step."""
         plain = [self._stretch("mix", PLAIN), self._stretch("mix2", PLAIN)]
         blocks = self._blocks(kernel)
-        found = truth_of(kernel, [plain[0], *blocks, plain[1]], self.power)
-        if found is None:
-            raise ValueError(f"{self.names[kernel]} was not metered")
+        found = truths({kernel: 0.0}, [plain[0], *blocks, plain[1]], self.power)[kernel]
         steps_j = [energy_j(one, self.power) / one.steps for one in plain]
         of_plain_j = abs(steps_j[0] - steps_j[1]) / 2 / (TIMES - 1)
         return replace(found, half_j=float(np.hypot(found.half_j, of_plain_j)))
@@ -147,9 +145,9 @@ class Eight:
         rules: dict[str, Rule] = {TIME: "exact", CALIBRATED: "calibrated"}
         footprints = {word: self.accounted(rule, known) for word, rule in rules.items()}
         charges = {word: per_step(one, of, len(self.steps)) for word, one in footprints.items()}
-        truths = [self.truth(number) for number in range(len(of))]
+        true = [self.truth(number) for number in range(len(of))]
         step_j = energy_j(self._stretch("mix", PLAIN), self.power) / len(self.steps)
-        sum_j = sum(truth.step_j for truth in truths)
+        sum_j = sum(truth.step_j for truth in true)
         scale = footprints[TIME].attributed_j / len(self.steps) / sum_j if scaled else 1.0
         rows = [
             Row(
@@ -158,12 +156,13 @@ class Eight:
                 replace(truth, energy_j=truth.energy_j * scale, half_j=truth.half_j * scale),
                 {word: found[one.number] for word, found in charges.items()},
             )
-            for one, truth in zip(of, truths, strict=True)
+            for one, truth in zip(of, true, strict=True)
         ]
         rows.sort(key=lambda row: -row.truth_j)
         step_s = (self.mix[-1, 2] - self.mix[0, 1]) / NS_PER_S / len(self.steps)
         notes = [f"The truths add up to {fmt_share(sum_j / step_j)} of a step before they are scaled."]
-        return Report(GPU, rows, [], step_j, step_s, len(self.steps), BLOCKS * len(of), "recorded", notes)
+        blocks = BLOCKS * len(of)
+        return Report(GPU, rows, [], step_j, step_s, len(self.steps), blocks, "recorded", notes=notes)
 
 
 def _shortened(replay: Replay, seconds: float | None) -> Replay:

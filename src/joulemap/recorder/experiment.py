@@ -22,7 +22,8 @@ from joulemap.recorder.journal import Journal
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
-PLAIN = -1
+PLAIN, WAITING = -1, -2
+"""What is no target: nothing is repeated; and a wait of the device, added to each step."""
 WARM_UP = 1
 """Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
 
@@ -39,6 +40,15 @@ class Repeats(Protocol):
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]: ...
 
 
+class Waits(Repeats, Protocol):
+    """Who lets the device wait, about ``wait_s`` in each step, and knows how long it did."""
+
+    wait_s: float
+    waited_s: float
+
+    def step(self) -> None: ...
+
+
 class Experiment:
     """A ``StepListener`` before another one: hears of borders first, and acts at the beginnings of steps."""
 
@@ -47,6 +57,7 @@ class Experiment:
         self._journal = Journal(folder)
         self._orders = Tail(folder / ORDERS)
         self._repeats: list[Repeats] = []
+        self._waiter: Waits | None = None
         self._of_step = ""
         self._depth = 0
         self._label = ""
@@ -140,16 +151,24 @@ class Experiment:
         elif order is not None:
             self._aim(order["target"], order["times"] - 1, order["steps"])
             self._rest, self._warm_up = order["rest"], WARM_UP
+            self._wait_s(order.get("wait_s", 0.0))
         if self._warm_up:
             self._warm_up -= 1
             self._repeat(self._target, self._more)
         elif self._start_ns is None:
             self._open()
+        if self._waiter is not None:
+            self._waiter.step()
+
+    def _wait_s(self, seconds: float) -> None:
+        if self._waiter is not None:
+            self._waiter.wait_s = seconds
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
         from joulemap.frameworks.torch.repeating import Repeater
         from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
+        from joulemap.frameworks.torch.waiting import Waiter
 
         operations: dict[str, dict[Any, int]] = {}
         for one in said["operations"]:
@@ -157,7 +176,8 @@ class Experiment:
                 key = tuple((tuple(shape), word) for shape, word in tensors)
                 operations.setdefault(one["op"], {})[key] = one["target"]
         modules = {one["name"]: one["target"] for one in said["modules"]}
-        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
+        self._waiter = Waiter(said["device"], WAITING)
+        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules), self._waiter]
         self._of_step, self._stops = said["label"], said["stop"]
         for repeater in self._repeats:
             repeater.install()
@@ -194,6 +214,7 @@ class Experiment:
                 "steps": self._counted,
                 "seen": seen,
                 "extra": extra.get(self._target, 0),
+                "waited_s": 0.0 if self._waiter is None else self._waiter.waited_s,
             },
         )
         self._say_refused()

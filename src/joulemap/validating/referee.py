@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
 from joulemap.traces import Float64, PowerTrace
 from joulemap.units import NS_PER_S
-from joulemap.validating import gate
-from joulemap.validating.plan import Turns, Wanted, steps_of_block, times
+from joulemap.validating import gate, limit
+from joulemap.validating.plan import WAIT, WAITING_PART, Turns, Wanted, steps_of_block, times
 from joulemap.validating.target import Target, targets
-from joulemap.validating.truth import Stretch, Truth, energy_j, plain, truth_of
+from joulemap.validating.truth import Stretch, energy_j, plain, truths
 
 LOOK_S = 0.5
 """How often to look, at plain steps as at blocks: on a CPU what that takes counts as the program's, and
@@ -132,15 +131,17 @@ class Referee:
         self.reached = "the program ended first"
         while self._may_order(until_s):
             power = self._look()
-            target = turns.next(self._open(), partial(self._truth, power))
+            open_ = self._open(power)
+            known = truths(dict.fromkeys((one.number for one in open_), 0.0), self.stretches, power)
+            target = turns.next(open_, known)
             if target is None:
-                known = "all is known as well as was asked for"
-                self.reached = known if self._open() else "nothing of it can be executed again"
+                enough = "all is known as well as was asked for"
+                self.reached = enough if open_ else "nothing of it can be executed again"
                 return
             self._order(target, power)
-            known = f"{turns.known} of {len(self._open())} known well enough"
             left_s = max(until_s - time.monotonic(), 0.0)
-            self._say(f"block {self.blocks}: {target.name}; {known}, {left_s:.0f} s left")
+            far = f"{turns.known} of {len(open_)} known well enough, {left_s:.0f} s left"
+            self._say(f"block {self.blocks}: {target.name}; {far}")
 
     def _interrupt(self) -> None:
         """End the program, now that enough is known, or nothing can be."""
@@ -149,8 +150,14 @@ class Referee:
         self.stopped = True
         self._write({"stop": True})
 
-    def _open(self) -> list[Target]:
-        return [one for one in self.targets if one.number not in self.refused]
+    def _open(self, power: PowerTrace) -> list[Target]:
+        """What can be executed again; and waits, where plain steps draw all that the device may."""
+        some = [one for one in self.targets if one.number not in self.refused]
+        base = plain(self.stretches)
+        at_limit = (
+            some and WAIT.number not in self.refused and limit.is_reached(self._recording(), power, base)
+        )
+        return [*some, WAIT] if at_limit else some
 
     def _may_order(self, until_s: float) -> bool:
         """Wait until another block may be ordered: a few ahead, while plain steps draw the same from one
@@ -213,7 +220,8 @@ class Referee:
         count = times(target, self._wanted)
         shared = power.domain.device.startswith("CPU")
         steps, rest = steps_of_block(target, count, self._step_s(), power.period_s, shared)
-        self._write({"target": target.number, "times": count, "steps": steps, "rest": rest})
+        order = {"target": target.number, "times": count, "steps": steps, "rest": rest}
+        self._write(order | {"wait_s": WAITING_PART * self._step_s() if target is WAIT else 0.0})
         self.blocks += 1
 
     def _step_s(self) -> float:
@@ -227,9 +235,6 @@ class Referee:
     def _write(self, order: Mapping[str, Any]) -> None:
         with (self._folder / ORDERS).open("a") as file:
             file.write(json.dumps(order) + "\n")
-
-    def _truth(self, power: PowerTrace, target: Target) -> Truth | None:
-        return truth_of(target.number, self.stretches, power)
 
     def _recording(self) -> Recording:
         return Recording.open(self._path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.devices import Domain
+from joulemap.validating.limit import Limit
 from joulemap.validating.rules import Charge
 from joulemap.validating.truth import FEWEST, Truth
 
@@ -75,6 +76,7 @@ class Row:
             "blocks": self.truth.blocks,
             "each_j": self.truth.energy_j,
             "waiting_j": self.truth.waiting_j,
+            "limit_j": self.truth.limit_j,
             "truth": {"energy_j": self.truth_j, "low_j": _number(low_j), "high_j": _number(high_j)},
             **rules,
         }
@@ -115,6 +117,7 @@ class Report:
     steps: int
     blocks: int
     reached: str
+    limit: Limit | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 
     def of(self, kind: str) -> list[Row]:
@@ -161,6 +164,7 @@ class Report:
             "blocks": self.blocks,
             "step_j": self.step_j,
             "step_s": self.step_s,
+            "limit": None if self.limit is None else self.limit.to_json(),
             "truths_j": self.sum_j("operation"),
             "rows": [row.to_json() for row in self.rows],
             "errors": errors,

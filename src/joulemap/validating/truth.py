@@ -5,6 +5,10 @@ slow drift of temperature or clocks cancels. All of the real program is in it: c
 
 A GPU that waits for its host waits less, or longer, when there is more to launch. That is not the
 operation's: what a step took longer, beyond the time of the executions that were added, counts as idle power.
+
+A few blocks of one target say little of how much blocks vary, and to stop once they happen to agree would
+make intervals too narrow. So the blocks of all others have a say in it: their joules vary for the same
+reasons.
 """
 
 from __future__ import annotations
@@ -18,13 +22,15 @@ import numpy as np
 from joulemap.accounting.student import student_975
 from joulemap.calibration.cost import level_power_w
 from joulemap.recorder.experiment import PLAIN
-from joulemap.traces import PowerTrace
+from joulemap.traces import Float64, PowerTrace
 from joulemap.units import NS_PER_S
 
 LONG_PERIODS = 3
 """A step of so many updates of the meter is long."""
 FEWEST = 3
 """Blocks of repeated steps, before an interval is believed."""
+OTHERS = 4
+"""The blocks of all other targets count as so many of a target's own, in how much they vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,15 @@ class Stretch:
     steps: int
     seen: Mapping[int, int]
     extra: int
+    waited_s: float = 0.0
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Stretch:
         """As the program's side wrote it."""
         seen = {int(target): int(count) for target, count in said["seen"].items()}
         target, start_ns, end_ns = int(said["target"]), int(said["start_ns"]), int(said["end_ns"])
-        return cls(target, start_ns, end_ns, int(said["steps"]), seen, int(said["extra"]))
+        steps, extra = int(said["steps"]), int(said["extra"])
+        return cls(target, start_ns, end_ns, steps, seen, extra, float(said["waited_s"]))
 
     @property
     def seconds(self) -> float:
@@ -53,14 +61,17 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Truth:
     """Of one target: joules of one execution with half of their 95 % interval, how often it is executed in a
-    plain step, in how many blocks it was repeated, and what of the joules stands for waiting that was not
-    its own."""
+    plain step, in how many blocks it was repeated, and what was taken off the joules that it added: for
+    waiting that was not its own, and for what others cost more or less at the device's power limit. ``again``
+    is how many executions were added to a step."""
 
     energy_j: float
     half_j: float
     executions: float
     blocks: int
     waiting_j: float = 0.0
+    limit_j: float = 0.0
+    again: float = 1.0
 
     @property
     def relative(self) -> float:
@@ -77,39 +88,84 @@ def plain(stretches: Sequence[Stretch]) -> list[Stretch]:
     return [one for one in stretches if one.target == PLAIN and one.steps]
 
 
-def truth_of(
-    target: int,
-    stretches: Sequence[Stretch],
-    power: PowerTrace,
-    busy_s: float = 0.0,
-    idle_w: float = 0.0,
-) -> Truth | None:
-    """From every block in which the target was repeated, and its plain neighbours; None where no block has
-    both. ``busy_s`` is the device's time for it in a plain step, ``idle_w`` the device's power while it
-    waits: 0 where the host is the device."""
+def truths(
+    busy_s: Mapping[int, float], stretches: Sequence[Stretch], power: PowerTrace, idle_w: float = 0.0
+) -> dict[int, Truth]:
+    """Of each target, from every block in which it was repeated and its plain neighbours; those without such
+    a block have none. ``busy_s`` is the device's time for a target in a plain step, ``idle_w`` the device's
+    power while it waits: 0 where the host is the device, or where nothing is known of it."""
     base = plain(stretches)
-    steps = sum(one.steps for one in base)
-    executions = sum(one.seen.get(target, 0) for one in base) / steps if steps else 0.0
-    each_s = busy_s / executions if executions else 0.0
-    found = [
-        _one(stretches, number, power, each_s, idle_w)
-        for number, one in enumerate(stretches)
-        if one.target == target and one.extra
-    ]
-    known = np.array([pair for pair in found if pair is not None]).reshape(-1, 2)
-    if not len(known):
-        return None
-    each, waiting = known.mean(axis=0)
-    half = np.inf
-    if len(known) > 1:
-        half = student_975(len(known) - 1) * known[:, 0].std(ddof=1) / np.sqrt(len(known))
-    return Truth(float(each), float(half), executions, len(known), float(waiting))
+    steps = max(sum(one.steps for one in base), 1)
+    blocks = {}
+    for target, seconds in busy_s.items():
+        executions = sum(one.seen.get(target, 0) for one in base) / steps
+        each_s = seconds / executions if executions else 0.0
+        found = Blocks.of(target, stretches, power, executions, each_s, idle_w)
+        if len(found.added_j):
+            blocks[target] = found
+    return {
+        target: one.truth([other for other in blocks.values() if other is not one])
+        for target, one in blocks.items()
+    }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Blocks:
+    """All blocks of one target: what each drew, how much of that was added, by how many executions, and what
+    was taken off."""
+
+    executions: float
+    drawn_j: Float64
+    added_j: Float64
+    waiting_j: Float64
+    extra: Float64
+    steps: Float64
+
+    @classmethod
+    def of(
+        cls,
+        target: int,
+        stretches: Sequence[Stretch],
+        power: PowerTrace,
+        executions: float,
+        each_s: float,
+        idle_w: float,
+    ) -> Blocks:
+        """Those of them that the meter has seen to their ends."""
+        numbers = [number for number, one in enumerate(stretches) if one.target == target and one.extra]
+        found = [(_one(stretches, number, power, each_s, idle_w), stretches[number]) for number in numbers]
+        known = [(*joules, one.extra, one.steps) for joules, one in found if joules is not None]
+        return cls(executions, *np.array(known, np.float64).reshape(-1, 5).T)
+
+    @property
+    def squares(self) -> float:
+        """What the blocks are off their mean, relative to what they drew, squared and added up."""
+        each_j = self.added_j / self.extra
+        return float((((each_j - each_j.mean()) * self.extra / self.drawn_j) ** 2).sum())
+
+    @property
+    def freedom(self) -> int:
+        return len(self.added_j) - 1
+
+    def truth(self, others: Sequence[Blocks]) -> Truth:
+        """The mean, with an interval to which the others contribute how much blocks vary."""
+        count, extra = len(self.added_j), float(self.extra.mean())
+        theirs = sum(one.freedom for one in others)
+        usual = sum(one.squares for one in others) / theirs if theirs else 0.0
+        weight = min(theirs, OTHERS)
+        freedom, half_j = self.freedom + weight, np.inf
+        if freedom:
+            rms = float(np.sqrt((self.squares + weight * usual) / freedom))
+            half_j = student_975(freedom) * rms * float(self.drawn_j.mean()) / np.sqrt(count) / extra
+        each_j, waiting_j = (float((joules / self.extra).mean()) for joules in (self.added_j, self.waiting_j))
+        again = float((self.extra / self.steps).mean())
+        return Truth(each_j, half_j, self.executions, count, waiting_j, again=again)
 
 
 def _one(
     stretches: Sequence[Stretch], number: int, power: PowerTrace, each_s: float, idle_w: float
-) -> tuple[float, float] | None:
-    """The energy of one execution from one block, and what was taken off for waiting."""
+) -> tuple[float, float, float] | None:
+    """What one block drew, what of it was added, and what was taken off that for waiting."""
     block = stretches[number]
     around = [
         *plain(stretches[:number])[-1:],
@@ -122,10 +178,11 @@ def _one(
     steps = sum(one.steps for one in base)
     step_j = sum(energy_j(one, power) for one in base) / steps
     step_s = sum(one.seconds for one in base) / steps
-    added_j = energy_j(block, power) - block.steps * step_j
+    drawn_j = energy_j(block, power)
+    added_j = drawn_j - block.steps * step_j
     added_s = block.seconds - block.steps * step_s
     waiting_j = (added_s - block.extra * each_s) * idle_w if each_s else 0.0
-    return (added_j - waiting_j) / block.extra, waiting_j / block.extra
+    return drawn_j, added_j - waiting_j, waiting_j
 
 
 def step_energy_j(stretches: Sequence[Stretch], power: PowerTrace) -> float:

@@ -18,13 +18,13 @@ from joulemap.recorder.run import Ran, run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_share
-from joulemap.validating import limit
+from joulemap.validating.limit import Limit, limit_of
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, charged
 from joulemap.validating.target import Target
-from joulemap.validating.truth import FEWEST, Stretch, Truth, plain, step_energy_j, truth_of
+from joulemap.validating.truth import FEWEST, Stretch, Truth, plain, step_energy_j, truths
 
 MOST_OF_OTHERS = 0.1
 TRACED = 5
@@ -79,31 +79,39 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     idle_w = 0.0
     if calibration is not None and power.domain.device.startswith("GPU"):
         idle_w = calibration.idle_w
-    truths = {
-        one.number: truth
-        for one in referee.targets
-        if (truth := truth_of(one.number, referee.stretches, own, one.step_s, idle_w)) is not None
-    }
+    limit = limit_of(recording, own, referee.stretches, idle_w)
+    known = _truths(referee, own, limit, idle_w)
     charges = _charges(recording, referee, calibration is not None)
-    rows = _rows(referee.targets, truths, charges)
+    rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
     steps = sum(one.steps for one in base)
     return Report(
         domain=power.domain,
         rows=rows,
-        not_validated=_missing(referee, truths),
+        not_validated=_missing(referee, known),
         step_j=step_energy_j(referee.stretches, own),
         step_s=sum(one.seconds for one in base) / max(steps, 1),
         steps=steps,
         blocks=referee.blocks,
         reached=referee.reached,
+        limit=limit,
         notes=[
             *notes,
             *_notes(found, rows),
             *_shared(own, power, referee.stretches),
-            *limit.remarks(recording, power, base),
+            *(limit.remarks() if limit is not None else ()),
         ],
     )
+
+
+def _truths(referee: Referee, own: PowerTrace, limit: Limit | None, idle_w: float) -> dict[int, Truth]:
+    """Of every target that has one. At its power limit a GPU does not wait: a step takes longer there because
+    of lower clocks, which is the limit's to answer for."""
+    busy_s = {one.number: one.step_s for one in referee.targets}
+    found = truths(busy_s, referee.stretches, own, idle_w if limit is None else 0.0)
+    if limit is None:
+        return found
+    return {number: limit.freed(truth, busy_s[number]) for number, truth in found.items()}
 
 
 def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) -> list[str]:
@@ -141,21 +149,21 @@ def _charges(recording: Recording, referee: Referee, with_costs: bool) -> dict[s
 
 
 def _rows(
-    targets: Sequence[Target], truths: dict[int, Truth], charges: dict[str, dict[int, Charge]]
+    targets: Sequence[Target], found: dict[int, Truth], charges: dict[str, dict[int, Charge]]
 ) -> list[Row]:
     rows = [
-        Row(one.kind, one.name, truths[one.number], {rule: of[one.number] for rule, of in charges.items()})
+        Row(one.kind, one.name, found[one.number], {rule: of[one.number] for rule, of in charges.items()})
         for one in targets
-        if one.number in truths
+        if one.number in found
     ]
     return sorted(rows, key=lambda row: -row.truth_j)
 
 
-def _missing(referee: Referee, truths: dict[int, Truth]) -> list[NotValidated]:
+def _missing(referee: Referee, found: dict[int, Truth]) -> list[NotValidated]:
     return [
         NotValidated(one.kind, one.name, one.share, referee.refused.get(one.number, referee.reached))
         for one in referee.targets
-        if one.number not in truths
+        if one.number not in found
     ]
 
 
