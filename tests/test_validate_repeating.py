@@ -207,7 +207,7 @@ class Remembers(torch.nn.Module):
 class Writes(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("count", torch.zeros(1))
+        self.count = torch.zeros(1)
 
     def forward(self, x: Any) -> Any:
         self.count.add_(1)
@@ -251,7 +251,7 @@ def hooked() -> Any:
         (Attends(), (), ""),
         (Attends(0.5), (), "random"),
         (torch.nn.Dropout(0.5), (), "random"),
-        (torch.nn.BatchNorm1d(4), (), "writes into|statistics"),
+        (torch.nn.BatchNorm1d(4), (), ""),
         (Remembers(), (), "of its own"),
         (Writes(), (), "there before"),
         (Given(), (Cache(),), "given a Cache"),
@@ -273,7 +273,7 @@ def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: 
     assert made.take_counts() == ({0: 2}, {} if why else {0: 3})
     assert bool(why) == bool(made.refused)
     if why:
-        assert any(word in made.refused[0] for word in why.split("|"))
+        assert why in made.refused[0]
     else:
         torch.manual_seed(0)
         assert torch.equal(again, model(x))
@@ -291,6 +291,22 @@ def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
         assert extra[target] == 2 * (seen[target] - (target == 0))
     made.remove()
     assert made.refused == {}
+
+
+def test_a_module_that_is_called_again_writes_its_statistics_into_copies() -> None:
+    plain, model = (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)) for _ in range(2))
+    model.load_state_dict(plain.state_dict())
+    x, made = torch.rand(8, 4), ModuleRepeater({"1": 0})
+    expected = [plain(x) for _ in range(3)]
+    made.install()
+    try:
+        made.target, made.more = 0, 5
+        assert all(map(torch.equal, expected, [model(x) for _ in range(3)]))
+    finally:
+        made.remove()
+    assert made.take_counts() == ({0: 3}, {0: 10})
+    assert model[1].num_batches_tracked == 3
+    assert all(map(torch.equal, plain.buffers(), model.buffers()))
 
 
 class Heard(Nobody):

@@ -3,7 +3,8 @@ results thrown away.
 
 A module may do anything. So its first call is watched: whether it draws random numbers, writes into a tensor
 that was there before, keeps something of its own, or is given an object that may keep it (a cache of keys and
-values). Only what did none of that is ever called again.
+values). Only what did none of that is ever called again. What it writes into its own buffers, as batch
+normalisation does into its statistics, is written into copies then.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import functools
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import instead, unseen
-from joulemap.frameworks.torch.repeating import draws, keeps_statistics
+from joulemap.frameworks.torch.repeating import STATISTICS, draws, keeps_statistics
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -41,6 +42,7 @@ class ModuleRepeater:
         self.extra: Counter[int] = Counter()
         self.refused: dict[int, str] = {}
         self._watched: set[int] = set()
+        self._copies: dict[int, dict[str, Any]] = {}
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._thread = _Thread()
@@ -106,7 +108,7 @@ class ModuleRepeater:
         """The program's own call, looked at."""
         module, *args = call.args
         why = _why_not(module, args, call.keywords)
-        seen = _Observer() if not why else None
+        seen = _Observer(module) if not why else None
         before = _state(module)
         with nullcontext() if seen is None else seen.mode():
             result = call()
@@ -115,16 +117,24 @@ class ModuleRepeater:
             why = "it keeps something of its own"
         if why:
             self.refused[target] = why
+        elif seen is not None:
+            self._copies[target] = {
+                name: one.clone() for name, one in seen.own.items() if name in seen.written
+            }
         return result
 
-    def _again(self, target: int, call: Callable[[], Any]) -> None:
+    def _again(self, target: int, call: functools.partial[Any]) -> None:
         import torch
 
         self._thread.ours = True
+        (module, *args), copies = call.args, self._copies.get(target)
         try:
             with torch.no_grad():
                 for _ in range(self.more):
-                    call()
+                    if copies:
+                        torch.func.functional_call(module, copies, tuple(args), dict(call.keywords))
+                    else:
+                        call()
                     self.extra[target] += 1
         except RuntimeError as error:
             self.refused[target] = f"it could not be called again: {type(error).__name__}"
@@ -159,10 +169,13 @@ def _state(module: Any) -> list[dict[str, int]]:
 
 
 class _Observer:
-    """Sees every operation of a call, and says why it must not be done twice."""
+    """Sees every operation of a module's call, and says why it must not be done twice; and which of its own
+    buffers were written into."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Any) -> None:
         self.why = ""
+        self.own = dict(module.named_buffers())
+        self.written: set[str] = set()
         self._made: set[int] = set()
         self._kept: list[Any] = []
 
@@ -189,17 +202,24 @@ class _Observer:
             for one in schema.arguments
             if one.alias_info is not None and one.alias_info.is_write
         ]
-        if any(_storage(one) not in self._made for value in written for one in _tensors(value)):
+        if keeps_statistics(schema, args, kwargs):
+            written += [given.get(one) for one in STATISTICS]
+        if not all(self._is_ours(one) for value in written for one in _tensors(value)):
             self.why = self.why or "it writes into a tensor that was there before"
         random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in names
         if (random and given.get("train") is not False) or draws(schema, args, kwargs):
             self.why = self.why or "it draws random numbers"
-        if keeps_statistics(schema, args, kwargs):
-            self.why = self.why or "it updates running statistics"
         if not any(one.alias_info is not None for one in schema.returns):
             made = _tensors(result)
             self._kept += made  # so that no other tensor takes their place in memory meanwhile
             self._made |= {_storage(one) for one in made}
+
+    def _is_ours(self, tensor: Any) -> bool:
+        """Whether nobody else has what was written: the call made it, or it is a buffer of the module."""
+        here = _storage(tensor)
+        mine = {name for name, one in self.own.items() if _storage(one) == here}
+        self.written |= mine
+        return here in self._made or bool(mine)
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -1,0 +1,108 @@
+"""What it changes that operands take turns: ``python -m studies.accuracy.rotation``.
+
+Operations of several sizes are replayed with operands that take turns, as calibration does, and with the same
+ones every time, which stay in the cache if they fit. Says by how much time and energy of one execution
+differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from joulemap.calibration.cost import Cost, Replay, costs
+from joulemap.calibration.operation import Operation
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.run import run
+from joulemap.recording import Recording
+from studies.page import markdown
+
+SIZES = (1024, 2048, 4096, 8192)
+"""Rows and columns: 2 to 128 MB in bfloat16."""
+PASSES, SECONDS = 1, 0.8
+TURNS, SAME = "turns", "same"
+
+
+def calls() -> Iterator[tuple[str, int, Operation]]:
+    """What is replayed: square matrices, as bfloat16."""
+    for size in SIZES:
+        for op, count in (("aten::add", 2), ("aten::gelu", 1), ("aten::mm", 2)):
+            shapes, strides = [[size, size]] * count, [[size, 1]] * count
+            types = ["c10::BFloat16"] * count
+            yield op, size, Operation(op, json.dumps(shapes), json.dumps(strides), json.dumps(types), "")
+
+
+def replay(result: Path, device: str) -> None:
+    """Every operation both ways, all others in between."""
+    import torch
+
+    from joulemap.frameworks.torch import replay as replaying
+    from joulemap.frameworks.torch.rebuild import Call
+
+    with result.open("w") as file:
+        for _ in range(PASSES):
+            for _, _, operation in calls():
+                for how in (TURNS, SAME):
+                    replayer = _replayer(
+                        replaying.Replayer, Call.of(operation.key), torch.device(device), how
+                    )
+                    said = {"key": f"{how} {operation.key}", **replayer.run(SECONDS)}
+                    print(json.dumps(said), file=file, flush=True)
+
+
+def _replayer(kind: Any, call: Any, device: Any, how: str) -> Any:
+    """A replayer; with one set of operands only, where they are not to take turns."""
+
+    class Same(kind):  # type: ignore[misc]
+        def _made(self, call: Any) -> list[Any]:
+            return list(super()._made(call)[:1])
+
+    return (kind if how == TURNS else Same)(call, device)
+
+
+def measured(device: str) -> dict[str, Cost]:
+    """The costs, from a program of its own that is metered and not traced."""
+    with tempfile.TemporaryDirectory() as scratch:
+        result, path = Path(scratch) / "result.jsonl", Path(scratch) / "r.joulemap"
+        program = ["-m", "studies.accuracy.rotation", "--device", device, "--into", str(result)]
+        ran = run(program, path, Plan(overhead=0.0), output_to_errors=True)
+        if ran.problem is not None:
+            raise ran.problem
+        lines = [json.loads(line) for line in result.read_text().splitlines()]
+        kind = "GPU" if device == "cuda" else "CPU"
+        power = next(one for one in Recording.open(path).power() if one.domain.device.startswith(kind))
+        return costs([Replay(**line) for line in lines], power)
+
+
+def rows(found: dict[str, Cost]) -> list[list[str]]:
+    """By operation and size: time and energy with operands that take turns, over those without."""
+    said = []
+    for op, size, operation in calls():
+        turns, same = (found.get(f"{how} {operation.key}") for how in (TURNS, SAME))
+        if turns is not None and same is not None:
+            time, energy = turns.seconds / same.seconds, turns.energy_j / same.energy_j
+            megabytes = size * size * 2 * (2 if op == "aten::gelu" else 3) / 1e6
+            said.append([op[6:], f"{megabytes:.0f} MB", f"× {time:.2f}", f"× {energy:.2f}"])
+    return said
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.into is not None:
+        replay(asked.into, asked.device)
+        return
+    head = ("operation", "operands and result", "time", "energy")
+    sys.stdout.write(markdown(head, rows(measured(asked.device))))
+
+
+if __name__ == "__main__":
+    main()
