@@ -1,14 +1,17 @@
-"""What hooks cost a PyTorch program between sessions, in microseconds: a call of a module, and a step.
+"""What hooks cost a program between sessions, in microseconds.
 
-    python benchmarks/hooks.py
+    python benchmarks/hooks.py                      PyTorch: a call of a module, and a step
+    python benchmarks/hooks.py --framework jax      JAX: a call of a compiled function, and of an operation
 
 Loops over next to nothing, with hooks and without them in turns, each compared with those beside it. Only
 steps are recorded: no session is opened, and nothing is metered. Of every turn it is the quickest tenth that
-counts, since other programs on the machine can only make it slower.
+counts, since other programs on the machine can only make it slower. A step of many arrays leaves nothing of
+ours in the processor's caches, so that the same few lines take several times as long there.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -19,13 +22,13 @@ from typing import Any
 
 from switch import Switch
 
-MODULES, TIMES, TURNS = 200, 300, 10
+MODULES, ARRAYS, TIMES, TURNS = 200, 400, 300, 10
 
 
-def cost_us(action: Callable[[], object]) -> float:
+def cost_us(action: Callable[[], object], framework: str) -> float:
     """How much longer an action takes with hooks, in the middle of all turns."""
     with tempfile.TemporaryDirectory() as made:
-        switch = Switch("torch", Path(made), overhead=0.0)
+        switch = Switch(framework, Path(made), overhead=0.0)
         longer = []
         for _ in range(TURNS):
             plain = _took_us(action)
@@ -69,12 +72,57 @@ def training() -> Callable[[], object]:
     return step
 
 
+def compiled(arrays: int) -> Callable[[], object]:
+    """A call of a compiled function that is given so many arrays, and gives as many."""
+    import jax
+
+    @jax.jit  # type: ignore[untyped-decorator]
+    def train_step(state: Any) -> Any:
+        return [array + 1 for array in state]
+
+    state = [jax.numpy.float32(number) for number in range(arrays)]
+
+    def step() -> None:
+        nonlocal state
+        state = train_step(state)
+
+    return step
+
+
+def operation() -> Callable[[], object]:
+    """An operation outside every compiled function."""
+    import jax
+
+    given = jax.numpy.float32(1)
+    return lambda: given + given
+
+
+def of_torch() -> dict[str, float]:
+    """What each costs, in microseconds."""
+    few, many = (cost_us(modules(count), "torch") for count in (1, 1 + MODULES))
+    return {
+        "a call inside a call": (many - few) / MODULES,
+        "a step of inference": few,
+        "a step of training": cost_us(training(), "torch"),
+    }
+
+
+def of_jax() -> dict[str, float]:
+    """The same of JAX, where a step is a call."""
+    return {
+        "an operation": cost_us(operation(), "jax"),
+        "a step of one array": cost_us(compiled(1), "jax"),
+        f"a step of {ARRAYS} arrays": cost_us(compiled(ARRAYS), "jax"),
+    }
+
+
 def main() -> int:
     """Measure, and print."""
-    few, many = cost_us(modules(1)), cost_us(modules(1 + MODULES))
-    print(f"{'a call inside a call':24} {(many - few) / MODULES:8.3f} µs")
-    print(f"{'a step of inference':24} {few:8.3f} µs")
-    print(f"{'a step of training':24} {cost_us(training()):8.3f} µs")
+    found = {"torch": of_torch, "jax": of_jax}
+    parser = argparse.ArgumentParser(description="What hooks cost between sessions.")
+    parser.add_argument("--framework", choices=found, default="torch")
+    for name, cost in found[parser.parse_args().framework]().items():
+        print(f"{name:24} {cost:8.3f} µs")
     return 0
 
 

@@ -28,9 +28,9 @@ def _tell_torch(before: Any, after: Any, _: float) -> None:
 def _tell_jax(before: Any, after: Any, away_s: float) -> None:
     """Steps last from call to call, so that one is open all the while."""
     finder, profiler = after._finder, after._profiler
-    for name in ("_thread", "_after", "_marked"):
+    for name in ("_threads", "_after", "_marked"):
         setattr(finder, name, vars(before._finder)[name])
-    finder._thread.since_s += away_s
+    finder._threads.mine.since_s += away_s
     profiler._sessions = before._profiler._sessions
     profiler._ready_from_s = before._profiler._ready_from_s + away_s
 
@@ -133,7 +133,7 @@ class Switch:
     @property
     def steps(self) -> int:
         """How many were noticed, with one that is open."""
-        return self.clock._count + self.clock.is_open()
+        return self.clock.count + self.clock.is_open()
 
     def sessions_spent(self) -> list[Cost]:
         """What each session has cost from its start to its stop."""

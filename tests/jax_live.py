@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from joulemap.frameworks.adapter import StepListener
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.jax.adapter import JaxAdapter
 from joulemap.frameworks.jax.raw import read_raw
@@ -17,12 +18,19 @@ from tests.tensorflow_live import Heard
 
 @contextmanager
 def attached(folder: Path) -> Iterator[tuple[JaxAdapter, Heard]]:
-    adapter, heard = JaxAdapter(folder), Heard()
+    heard = Heard()
+    with adapted(folder, heard) as adapter:
+        yield adapter, heard
+
+
+@contextmanager
+def adapted(folder: Path, steps: StepListener) -> Iterator[JaxAdapter]:
+    adapter = JaxAdapter(folder)
     for module in adapter.watches:
         importlib.import_module(module)
-        adapter.attach(module, heard)
+        adapter.attach(module, steps)
     try:
-        yield adapter, heard
+        yield adapter
     finally:
         adapter.detach()
     assert adapter.problems == [], adapter.problems

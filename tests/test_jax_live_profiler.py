@@ -110,7 +110,7 @@ def test_what_was_called_before_is_no_part_of_a_session(
         assert profiler.in_step  # so that a session may begin now
         now_s = 103.0
         assert not profiler.in_step  # it did not
-        adapter._finder._thread.took_s = 3.0
+        adapter._finder._threads.mine.took_s = 3.0
         assert profiler.in_step  # where steps take so long, no call has returned yet
         heard.end()
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from joulemap.frameworks.jax.steps import StepFinder
 from joulemap.frameworks.watch import Watch
-from tests.jax_live import attached
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.journal import Journal, read_journal
+from joulemap.recorder.sessions import Sessions
+from joulemap.recorder.steps import StepClock
+from tests.jax_live import adapted, attached
 from tests.tensorflow_live import Heard
 
 jax = pytest.importorskip("jax", reason="needs JAX")
@@ -279,3 +287,64 @@ def test_threads_have_steps_of_their_own(tmp_path: Path) -> None:
         thread.start()
         thread.join()
         assert heard.steps[:-1] == ["double"] * 2
+
+
+def made_by(action: Callable[[], object]) -> tuple[list[str], list[str]]:
+    """The functions of Python that were called in an action, and those of C: by module and name, by name."""
+    python: list[str] = []
+    c: list[str] = []
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            python.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
+        elif event == "c_call":
+            c.append(called.__name__)
+
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return python[1:], c[:-1]  # without the action itself, and what ends this
+
+
+def clocked(folder: Path, now_ns: Callable[[], int] = lambda: 0) -> StepClock:
+    """The recorder, metering only, in a time of its own."""
+    journal = Journal(folder)
+    return StepClock(Plan(overhead=0.0), Sessions(folder, journal, now_ns), journal, now_ns)
+
+
+def test_between_sessions_a_call_takes_little_of_ours_and_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulemap.frameworks.jax.steps.time.monotonic", lambda: 0.0)
+    function, leaves = double(), {str(number): X for number in range(400)}
+    add = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
+    for action, most in ((lambda: function(X), 6), (lambda: add(leaves), 6), (lambda: X + X, 1)):
+        clock = clocked(tmp_path)
+        with adapted(tmp_path, clock):
+            for _ in range(3):  # the first one may compile, and the second one opens a step
+                action()
+            python, c = made_by(action)
+        ours = [name for name in python if name.startswith("joulemap.")]
+        assert 1 <= len(ours) <= most, ours
+        assert not [name for name in python if name.startswith("jax._src.pjit")]  # JAX runs it in C++
+        assert not {"block_until_ready", "is_ready", "live_arrays", "acquire", "write", "encode"} & {*c}
+        clock._journal.close()
+
+
+def test_every_step_is_written_down_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = [0]
+    monkeypatch.setattr("joulemap.frameworks.jax.steps.time.monotonic", lambda: now_ns[0] / 1e9)
+    function, other = double(), jax.jit(lambda x: x + 1)
+    clock = clocked(tmp_path, lambda: now_ns[0])
+    with adapted(tmp_path, clock):
+        for number in range(40):
+            (function if number % 2 else other)(X)
+            now_ns[0] += 10_000_000 + number
+    clock.switch_off()
+    clock._journal.close()
+    steps = [content for what, content in read_journal(tmp_path) if what == "step"]
+    assert [label for _, _, label, _ in steps[1:]] == ["<lambda>", "double"] * 19  # one of the first compiles
+    assert all(after[0] == before[1] for before, after in pairwise(steps))
+    assert [end - start for start, end, _, _ in steps] == [10_000_000 + number for number in range(39)]

@@ -43,10 +43,12 @@ class Watch:
         try:
             return hook(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a framework's insides may be other than we know them
-            self.note(
-                f"A hook into {self.framework} failed ({hook.__name__}): {type(error).__name__}: {error}"
-            )
+            self.failed(hook, error)
             return None
+
+    def failed(self, hook: Callable[..., object], error: Exception) -> None:
+        """Note that a hook of ours failed."""
+        self.note(f"A hook into {self.framework} failed ({hook.__name__}): {type(error).__name__}: {error}")
 
     def note(self, problem: str) -> None:
         """Keep a sentence for whoever reads the recording."""

@@ -140,6 +140,11 @@ class Budget:
         first = not kind.sessions
         return 1 if first else self._fitting(kind)
 
+    def is_calm(self, label: str) -> bool:
+        """Whether the next session may begin a little later: it is not a label's first, or there is none."""
+        none = self.plan.overhead <= 0
+        return not self.plan.asked_for and (none or self._kinds[label].sessions > 0)
+
     @property
     def may_ever_slice(self) -> bool:
         """Whether slices of time could be traced at all."""

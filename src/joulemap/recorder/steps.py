@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from threading import get_ident
 
 from joulemap.recorder.budget import Budget, Plan
 from joulemap.recorder.journal import Journal
@@ -22,6 +23,9 @@ UNTRACED, TRACED, COMPILED = 0, 1, 2
 SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look then."""
+HURRY_S = 0.25
+"""For how long steps that nothing can come of are only counted, and then written down together: whatever a
+program has not used for a while is slow to use again, and so is all that is used instead of its own."""
 LONGER = 3
 """A traced step may take this many times as long as usual, and the patience; then its session ends."""
 
@@ -45,43 +49,63 @@ class StepClock:
         self._slow_down_s = self._waited_s = 0.0
         self._slice_ns: int | None = None
         self._border_ns = now_ns()
+        self._passed: list[tuple[int, str]] = []
+        self._calm: set[str] = set()
+        self._hurries_until_ns = 0
         self._off = False
 
     def begin(self, label: str) -> None:
         """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
-        me = threading.get_ident()
-        if self._owner == me:
+        me, owner = get_ident(), self._owner
+        if owner == me:
             self._depth += 1
-            return
-        if self._off or self._owner is not None:
-            return
-        with self._lock:
-            if self._owner is None and not self._off:
-                self._owner, self._depth = me, 1
-                self._open(label)
+        elif owner is None and not self._off:
+            with self._lock:
+                if self._owner is None and not self._off:
+                    self._owner, self._depth = me, 1
+                    self._open(label)
 
     def end(self) -> None:
         """The end of the outermost one closes it."""
-        if self._owner != threading.get_ident():
+        if self._owner != get_ident():
             return
         self._depth -= 1
         if not self._depth:
             with self._lock:
+                self._settle()
                 self._close()
                 self._owner = None
 
+    def passed(self, label: str, following: str) -> bool:
+        """The step that is open ends as ``label``, and one that is ``following`` begins at once. False where
+        that must be said in full, because something may come of it: a session, as a rule."""
+        now_ns = self._now_ns()
+        if now_ns >= self._hurries_until_ns or following not in self._calm:
+            return False
+        if self._owner != get_ident() or self._depth > 1 or sys.exc_info()[1] is not self._error:
+            return False
+        self._passed.append((now_ns, label))
+        return True
+
+    @property
+    def count(self) -> int:
+        """How many steps have ended."""
+        self._settle()
+        return self._count
+
     def compiled(self) -> None:
         """The step that is open on this thread is no example of others."""
-        if self._owner == threading.get_ident():
+        if self._owner == get_ident():
+            self._settle()
             self._compiled = True
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
-        return self._owner == threading.get_ident()
+        return self._owner == get_ident()
 
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
-        if self.is_open() and self._depth == 1:
+        if self._depth == 1 and self.is_open():
             self._label = label
 
     def cancel(self) -> None:
@@ -91,6 +115,7 @@ class StepClock:
         self._depth -= 1
         if not self._depth:
             with self._lock:
+                self._settle()
                 if not self._end_slice() and self._sessions.open:
                     self._end_session()
                 self._owner = None
@@ -99,23 +124,38 @@ class StepClock:
         """No more steps; a session that is open is closed."""
         with self._lock:
             self._off = True
+            self._settle()
             if not self._end_slice() and self._sessions.open:
                 self._end_session()
 
     def abandon(self) -> None:
         """In a forked child: whatever was open belongs to the parent."""
         self._off, self._owner = True, None
+        self._passed, self._hurries_until_ns = [], 0
         self._lock = threading.RLock()
 
     def _open(self, label: str) -> None:
         self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
         self._end_slice()
+        self._start_ns = self._now_ns()
         if not self._sessions.open:
-            steps = self.budget.steps_to_trace(label, self._count, self._now_ns() / 1e9)
+            steps = self.budget.steps_to_trace(label, self._count, self._start_ns / 1e9)
             if steps and self._sessions.possible:
                 self._to_trace = steps if self._sessions.start() else 0
                 self._waited_s += self.budget.waited(self._sessions.waited_s)
-        self._start_ns = self._now_ns()
+                self._start_ns = self._now_ns()
+            elif not steps and self.budget.is_calm(label):
+                self._calm.add(label)
+                self._hurries_until_ns = self._start_ns + round(HURRY_S * 1e9)
+
+    def _settle(self) -> None:
+        """Write down the steps that have passed; none passes from here until the next begins."""
+        with self._lock:
+            self._hurries_until_ns = 0
+            passed, self._passed = self._passed, []
+            for end_ns, label in passed:
+                self._learn(label, end_ns, traced=False)
+                self._start_ns = self._border_ns = end_ns
 
     def _close(self) -> None:
         end_ns = self._now_ns()
@@ -123,7 +163,7 @@ class StepClock:
         traced = self._sessions.open
         whole = sys.exc_info()[1] is self._error  # else it was cut short: the data ended, or it failed
         if whole:
-            self._learn(end_ns, traced)
+            self._learn(self._label, end_ns, traced=traced)
         self._border_ns = end_ns
         if traced:
             self._traced += whole
@@ -131,13 +171,11 @@ class StepClock:
             if self._traced >= self._to_trace or self._compiled or not whole:
                 self._end_session()
 
-    def _learn(self, end_ns: int, traced: bool) -> None:
+    def _learn(self, label: str, end_ns: int, *, traced: bool) -> None:
         seconds = (end_ns - self._start_ns) / 1e9
-        self._slow_down_s += self.budget.step_ended(
-            self._label, seconds, traced=traced, compiled=self._compiled
-        )
+        self._slow_down_s += self.budget.step_ended(label, seconds, traced=traced, compiled=self._compiled)
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
-        self._write(self._start_ns, end_ns, self._label, seen)
+        self._write(self._start_ns, end_ns, label, seen)
 
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
         self._count += 1
@@ -154,6 +192,7 @@ class StepClock:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""
         with self._lock:
             now_ns = self._now_ns()
+            self._settle()
             self._give_up(now_ns)
             waited = self._none_for_long(now_ns) and not self._sessions.expects_steps
             allowed = waited and self._sessions.possible and self.budget.slice_to_trace(now_ns / 1e9)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from joulemap.frameworks.adapter import TooEarly
+from joulemap.frameworks.adapter import StepListener, TooEarly
 from joulemap.frameworks.hooked import HookedAdapter
 from joulemap.frameworks.jax.calls import Calls
 from joulemap.frameworks.jax.nnx import ModuleScopes
 from joulemap.frameworks.jax.profiler import Profiler, wait_for
-from joulemap.frameworks.jax.steps import StepFinder
+from joulemap.frameworks.jax.steps import Continuous, StepFinder, never
 from joulemap.frameworks.watch import Watch
 
 OLDEST = (0, 8, 1)
@@ -43,6 +43,11 @@ class JaxAdapter(HookedAdapter):
     def expects_steps(self) -> bool:
         """Whether a function of the program's is being compiled, to be called soon."""
         return self._calls.compiling
+
+    def attach(self, module: str, steps: StepListener) -> None:
+        """Hook into ``module``, which the program has imported, once."""
+        self._finder.passed = steps.passed if isinstance(steps, Continuous) else never
+        super().attach(module, steps)
 
     def start(self, folder: Path) -> None:
         """Open a profiler session; never of a JAX that is too old, which has been said once."""

@@ -57,10 +57,15 @@ class Calls:
         watch, called = self._watch, self._finder.called
 
         def hook(function: Any, _: Any, __: Any, results: Any) -> None:
-            said = vars(function)
-            name, module = said.get("__name__"), str(said.get("__module__"))
-            if name is not None and not _is_library(module):
-                watch.attempt(called, _label(name, module), results)
+            if not watch.on:
+                return
+            try:
+                said = vars(function)
+                label = _step(said.get("__name__"), said.get("__module__"))
+                if label is not None:
+                    called(label, results)
+            except Exception as error:  # noqa: BLE001 - as ``attempt`` does, which would take as long again
+                watch.failed(hook, error)
 
         self._hook_state = _PostHook(api._post_hook_state, hook)
         patches.put(api, "_post_hook_state", self._hook_state)
@@ -204,7 +209,15 @@ def unseen(file: str) -> None:
 
 def _is_library(module: str) -> bool:
     """Whether a function is one of JAX's own: every operation outside ``jit`` is a compiled function too."""
-    return module == _LIBRARY or module.startswith(f"{_LIBRARY}.")
+    return module.partition(".")[0] == _LIBRARY
+
+
+@functools.lru_cache(maxsize=1024)  # asked for at every call, operations outside ``jit`` among them
+def _step(name: str | None, module: str | None) -> str | None:
+    """What a call of a function goes by; None for one without a name, and for the library's own."""
+    if name is None or _is_library(str(module)):
+        return None
+    return _label(name, str(module))
 
 
 def _label(name: str, module: str) -> str:

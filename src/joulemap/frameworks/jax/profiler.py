@@ -50,6 +50,8 @@ class Profiler:
         """Whether results are to be waited for: a session for steps is open, or is about to be."""
         if self._session is not None:
             return self._of_step
+        if self._ready_from_s == _NEVER:
+            return False
         since_s = time.monotonic() - self._ready_from_s
         return 0 <= since_s < max(_READY_S, _STEPS * self._last_s())
 

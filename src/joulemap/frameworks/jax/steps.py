@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from joulemap.frameworks.watch import Watch
 
@@ -20,14 +21,43 @@ _PAUSE_S, _PAUSE_STEPS, _FORGETS = 1.0, 64, 0.05
 ahead of the results by half as many. What comes again and again is usual."""
 
 
-class _Thread(threading.local):
+@runtime_checkable
+class Continuous(Protocol):
+    """A listener that can be told in a word that one step has ended and the next has begun."""
+
+    def passed(self, label: str, following: str) -> bool:
+        """False where it wants to hear it in full."""
+        ...
+
+
+def never(*_: str) -> bool:
+    """A listener that cannot, never wants to."""
+    return False
+
+
+@dataclass(slots=True)
+class _Thread:
     """The step of ours that is open on a thread, if any: since when, and after which function; and how long
     the last one took."""
 
-    open = False
-    since_s = took_s = 0.0
-    last = ""
+    open: bool = False
+    since_s: float = 0.0
+    took_s: float = 0.0
+    last: str = ""
     usual_s: float | None = None
+
+    def ended(self, took_s: float) -> float:
+        """A step took so long; how long one usually takes, before that."""
+        usual_s = took_s if self.usual_s is None else self.usual_s
+        self.took_s, self.usual_s = took_s, usual_s + _FORGETS * (took_s - usual_s)
+        return usual_s
+
+
+class _Threads(threading.local):
+    """What is kept for each."""
+
+    def __init__(self) -> None:
+        self.mine = _Thread()
 
 
 class StepFinder:
@@ -35,32 +65,36 @@ class StepFinder:
 
     def __init__(self, watch: Watch, waits: Callable[[], bool], wait_for: Callable[[Any], None]) -> None:
         self._watch, self._waits, self._wait_for = watch, waits, wait_for
-        self._thread = _Thread()
+        self._threads = _Threads()
         self._after: dict[str, str] = {}
         self._marked = False
         self.open_ended = False
+        self.passed: Callable[[str, str], bool] = never
 
     def last_s(self) -> float:
         """How long this thread's last step took."""
-        return self._thread.took_s
+        return self._threads.mine.took_s
 
     def called(self, label: str, results: Any) -> None:
         """A compiled function of the program was called by none, and has returned."""
-        thread, steps = self._thread, self._watch.steps
+        thread = self._threads.mine
+        if thread.open and self._goes_on(thread, label):
+            return
         if self._waits():
             self._wait_for(results)
         if thread.open:
-            self._close(label)
-        if steps.is_open():
+            self._close(thread, label)
+        if self._watch.steps.is_open():
             self._marked = True  # the program marks its steps itself, and is taken at its word
         elif not self._marked:
-            self._open(label)
+            self._open(thread, label)
 
     def mark_begins(self, label: str) -> None:
         """The program itself says that a step begins."""
         self._marked = True
-        if self._thread.open:
-            self._thread.open = self.open_ended = False
+        thread = self._threads.mine
+        if thread.open:
+            thread.open = self.open_ended = False
             self._watch.steps.cancel()
         self._watch.steps.begin(label)
 
@@ -68,19 +102,29 @@ class StepFinder:
         """It says that it ends."""
         self._watch.steps.end()
 
-    def _open(self, label: str) -> None:
+    def _open(self, thread: _Thread, label: str) -> None:
         """Open the next step, as what came after such a call the last time."""
-        thread, steps = self._thread, self._watch.steps
+        steps = self._watch.steps
         steps.begin(self._after.get(label, label))  # which may wait for what was called before
         thread.last, thread.since_s = label, time.monotonic()
         thread.open = self.open_ended = steps.is_open()
 
-    def _close(self, label: str) -> None:
-        thread, steps = self._thread, self._watch.steps
+    def _goes_on(self, thread: _Thread, label: str) -> bool:
+        """Whether it was said in a word that the step that is open has ended, and the next has begun."""
+        now_s = time.monotonic()
+        took_s = now_s - thread.since_s
+        if took_s > _PAUSE_S or not self.passed(label, self._after.get(label, label)):
+            return False
+        thread.ended(took_s)
+        self._after[thread.last] = label
+        thread.last, thread.since_s = label, now_s
+        return True
+
+    def _close(self, thread: _Thread, label: str) -> None:
+        steps = self._watch.steps
         thread.open = self.open_ended = False
-        took_s = thread.took_s = time.monotonic() - thread.since_s
-        usual_s = took_s if thread.usual_s is None else thread.usual_s
-        thread.usual_s = usual_s + _FORGETS * (took_s - usual_s)
+        took_s = time.monotonic() - thread.since_s
+        usual_s = thread.ended(took_s)
         if took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s) and not self._waits():
             steps.cancel()
             return
