@@ -116,9 +116,7 @@ def test_where_steps_are_asked_for_none_passes(make: Callable[[Plan], Passing], 
     assert not one.passes()
 
 
-def test_sessions_come_all_the_same(
-    make: Callable[[Plan], Passing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_come_all_the_same(make: Callable[[Plan], Passing], monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose steps all pass, where they may, for a minute."""
     monkeypatch.setattr("joulemap.recorder.sessions.time.perf_counter", lambda: 0.0)
     one = make(Plan(overhead=0.01))
