@@ -33,6 +33,7 @@ def _tell_jax(before: Any, after: Any, away_s: float) -> None:
     finder._threads.mine.since_s += away_s
     profiler._sessions = before._profiler._sessions
     profiler._ready_from_s = before._profiler._ready_from_s + away_s
+    profiler._described, after._calls._programs = before._profiler._described, before._calls._programs
 
 
 TELLS: dict[str, Callable[[Any, Any, float], None]] = {"torch": _tell_torch, "jax": _tell_jax}

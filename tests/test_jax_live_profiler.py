@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 
 from joulemap.frameworks.adapter import TooEarly, TracerBusy
 from joulemap.frameworks.jax.adapter import JaxAdapter
-from joulemap.frameworks.jax.profiler import Profiler
+from joulemap.frameworks.jax.profiler import FILE, Profiler
+from joulemap.frameworks.jax.profiles import read_profiles
 from joulemap.frameworks.jax.raw import read_raw
+from joulemap.frameworks.xplane.hlo import Modules
+from joulemap.frameworks.xplane.space import HOST, read_space
 from tests.jax_live import attached, session
 from tests.tensorflow_live import Heard
 
 jax = pytest.importorskip("jax", reason="needs JAX")
+serialize_executable = pytest.importorskip("jax.experimental.serialize_executable", reason="needs JAX")
 jnp = jax.numpy
 X = jnp.ones((300, 300))
 
@@ -38,6 +43,77 @@ def test_sessions_leave_a_file_each(tmp_path: Path) -> None:
     events = read_raw(tmp_path).events
     assert sum(name.startswith("product/") for name in events.name) >= 2
     assert len(list(tmp_path.rglob("*.xplane.pb"))) == 2
+
+
+def step_sessions(folder: Path, actions: Sequence[Callable[[], Any]]) -> None:
+    """A session of a step for each."""
+    with attached(folder) as (adapter, heard):
+        for number, action in enumerate(actions):
+            heard.begin("step")
+            with session(adapter, folder, number):
+                jax.block_until_ready(action())
+            heard.end()
+
+
+def has_programs(folder: Path, number: int) -> bool:
+    return bool(Modules().of(read_space(folder / str(number) / FILE)))
+
+
+def names(folder: Path, number: int) -> set[str]:
+    """Of the operations that a session holds, read with all others."""
+    host, events = read_space(folder / str(number) / FILE).events[HOST], read_raw(folder).events
+    first_ns, last_ns = host.start_ns.min(), host.start_ns.max()
+    rows = zip(events.name, events.kind, events.start_ns, strict=True)
+    return {name for name, kind, start_ns in rows if kind == "op" and first_ns <= start_ns <= last_ns}
+
+
+def test_programs_are_written_once_and_name_the_operations_of_all_sessions(tmp_path: Path) -> None:
+    @jax.jit
+    def another(x: Any) -> Any:
+        with jax.named_scope("another"):
+            return x @ x + 1
+
+    def known() -> Any:
+        return product(X)
+
+    known().block_until_ready()
+    step_sessions(tmp_path, [known, known, lambda: another(X), lambda: (another(X), known())])
+    assert [has_programs(tmp_path, number) for number in range(4)] == [True, False, False, True]
+    assert names(tmp_path, 0) == names(tmp_path, 1)
+    assert any(name.startswith("product/") for name in names(tmp_path, 1))
+    assert any(name.startswith("another/") for name in names(tmp_path, 3))
+
+
+def test_files_of_several_processes_do_not_name_each_others_operations(tmp_path: Path) -> None:
+    def named(files: list[Path], *, one_process: bool = False) -> int:
+        events = read_profiles(files, one_process=one_process).events
+        return sum(name.startswith("product/") for name in events.name)
+
+    product(X).block_until_ready()
+    step_sessions(tmp_path, [lambda: product(X)] * 2)
+    files = [tmp_path / str(number) / FILE for number in range(2)]
+    assert named(files) == named(files[:1]) > 0
+    assert named(files, one_process=True) > named(files)
+
+
+def test_a_program_that_another_process_has_compiled_is_written_too(tmp_path: Path) -> None:
+    packed = serialize_executable.serialize(product.lower(X).compile())
+    with attached(tmp_path) as (adapter, _):
+        before = adapter._calls.programs()
+        serialize_executable.deserialize_and_load(*packed)(X)
+        assert adapter._calls.programs() != before
+
+
+def test_programs_that_nobody_counts_are_in_every_session(tmp_path: Path) -> None:
+    product(X).block_until_ready()
+    with attached(tmp_path) as (adapter, heard):
+        adapter._calls._programs = None  # where JAX does not say what it compiles
+        for number in range(2):
+            heard.begin("step")
+            with session(adapter, tmp_path, number):
+                product(X)
+            heard.end()
+    assert [has_programs(tmp_path, number) for number in range(2)] == [True, True]
 
 
 def test_the_programs_own_session_has_precedence(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ class JaxAdapter(HookedAdapter):
         if self._is_too_old():
             self._watch.on = False
         elif module == "jax":
-            self._profiler = self._watch.attempt(Profiler, self._watch, self._patches, self._finder.last_s)
+            self._profiler = self._watch.attempt(
+                Profiler, self._watch, self._patches, self._finder.last_s, self._calls.programs
+            )
             self._calls.hook(self._patches)
         else:
             self._watch.attempt(ModuleScopes(self._watch, self._patches).hook)

@@ -30,6 +30,11 @@ class Calls:
         self._watch, self._finder = watch, finder
         self._hook_state: _PostHook | None = None
         self._to_compile: set[int] = set()
+        self._programs: int | None = None
+
+    def programs(self) -> int | None:
+        """A number that has changed where there are new compiled programs; None where that is not known."""
+        return self._programs
 
     @property
     def compiling(self) -> bool:
@@ -116,6 +121,7 @@ class Calls:
         @functools.wraps(original)
         def create(executable: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(executable, *args, **kwargs)
+            self._count()  # it may have been compiled by another process
             self._watch.attempt(_name, made, executable)
             return made
 
@@ -155,11 +161,17 @@ class Calls:
         from jax import monitoring
 
         monitoring.register_event_duration_secs_listener(self._compiled)
+        self._programs = 0
 
     def _compiled(self, event: str, _: float, **__: Any) -> None:
         if event.startswith(_COMPILING):
+            self._count()
             self._watch.attempt(self._ends)
             self._watch.attempt(self._watch.steps.compiled)
+
+    def _count(self) -> None:
+        if self._programs is not None:
+            self._programs += 1
 
 
 class _PostHook:

@@ -32,14 +32,22 @@ _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters wi
 class Profiler:
     """At most one session of ours is open, made past ``jax.profiler``, which does not know of it."""
 
-    def __init__(self, watch: Watch, patches: Patches, last_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        patches: Patches,
+        last_s: Callable[[], float],
+        programs: Callable[[], int | None],
+    ) -> None:
         from jax._src import profiler
 
-        self._watch, self._jax, self._last_s = watch, profiler, last_s
+        self._watch, self._jax, self._last_s, self._programs = watch, profiler, last_s, programs
         self._lock = threading.RLock()
         self._make: Callable[..., Any] = profiler._profiler.ProfilerSession
         self._session: Any = None
         self._of_step, self._sessions = False, 0
+        self._described: int | None = None
+        self._describes: int | None = None
         self._ready_from_s = _NEVER
         self.waited_s = 0.0
         self._folder = Path()
@@ -72,7 +80,9 @@ class Profiler:
                 raise TooEarly("What was called before is still being computed.", _HINT)
             self._ready_from_s = _NEVER
             self._sessions += self._of_step
-            self._session, self._folder = self._make(_options(self._jax)), folder
+            self._describes = self._programs()
+            known = self._of_step and self._describes is not None and self._describes == self._described
+            self._session, self._folder = self._make(_options(self._jax, programs=not known)), folder
 
     def _patience_s(self) -> float:
         """How long to wait for results: a program that waits for each has the last one still before it."""
@@ -104,6 +114,7 @@ class Profiler:
             except RuntimeError as error:  # a session was open already, which only shows now
                 raise TracerBusy(f"JAX's profiler was in use by somebody else ({error}).", _HINT) from None
             (self._folder / FILE).write_bytes(content)
+            self._described = self._describes
 
     def drop(self) -> None:
         """End a session that is open, without its file."""
@@ -156,8 +167,11 @@ def wait_for_all() -> None:
             array.block_until_ready()
 
 
-def _options(profiler: Any) -> Any:
-    """Without the calls of Python, which would be most of it."""
+def _options(profiler: Any, *, programs: bool) -> Any:
+    """Without the calls of Python, which would be most of what a session holds; and without the compiled
+    programs where an earlier one has them, since to write them takes most of the time that a session does."""
     options = profiler.ProfileOptions()
     options.python_tracer_level = 0
+    if not programs and hasattr(options, "enable_hlo_proto"):
+        options.enable_hlo_proto = False
     return options

@@ -16,7 +16,7 @@ from joulemap.frameworks.jax.kernels import Kernels, kernel_events
 from joulemap.frameworks.jax.naming import Naming
 from joulemap.frameworks.wire import Torn
 from joulemap.frameworks.xplane.events import Events
-from joulemap.frameworks.xplane.hlo import Modules
+from joulemap.frameworks.xplane.hlo import Module, Modules
 from joulemap.frameworks.xplane.space import GPU, HOST, METADATA, Space, damaged, read_space
 from joulemap.program import Fusion, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
@@ -32,7 +32,9 @@ _PROGRAM = re.compile(r"(?:jit|pmap)_")
 class _Read:
     """What has been read so far."""
 
+    one_process: bool
     modules: Modules = field(default_factory=Modules)
+    programs: dict[int, Module] = field(default_factory=dict)
     events: list[EventTrace] = field(default_factory=list)
     edges: dict[tuple[str, str], None] = field(default_factory=dict)
     fusions: dict[Fusion, None] = field(default_factory=dict)
@@ -54,12 +56,14 @@ def read_profiles(
     progress: Callable[[float], None] | None = None,
     *,
     leave_out_damaged: bool = True,
+    one_process: bool = False,
 ) -> ImportedTrace:
-    """Read the files, each a session of the profiler, with the steps that the program marked in them.
+    """Read the files, each a session of the profiler, with the steps that the program marked in them. Of one
+    process, a session need not have the compiled programs that one before it has.
 
     A damaged file is an ``InputError``, or is left out with a note.
     """
-    read = _Read()
+    read = _Read(one_process)
     for number, path in enumerate(paths):
         problem = _problem_of_adding(read, path, str(number))
         if problem is not None and not leave_out_damaged:
@@ -86,7 +90,9 @@ def _problem_of_adding(read: _Read, path: Path, session: str) -> InputError | No
 
 
 def _add(read: _Read, space: Space, session: str) -> None:
-    naming = Naming(read.modules.of(space))
+    programs = {**read.programs, **read.modules.of(space)}
+    read.programs = programs if read.one_process else {}
+    naming = Naming(programs)
     if HOST in space.events:
         read.events.append(host_events(space.events[HOST], session, naming))
         read.steps.append(_marked(space.events[HOST]))

@@ -19,4 +19,5 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
     files = sorted(folder.rglob(PROFILES), key=lambda path: (len(path.parent.name), path.parent.name))
     none = np.zeros(0, np.int64)
-    return replace(read_profiles(files, progress), steps=Steps.from_columns(start_ns=none, end_ns=none))
+    read = read_profiles(files, progress, one_process=True)
+    return replace(read, steps=Steps.from_columns(start_ns=none, end_ns=none))
