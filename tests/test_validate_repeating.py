@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch.clock import CYCLES, Clock  # noqa: E402
 from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
-from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
+from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, Experiment  # noqa: E402
 from joulemap.recorder.journal import read_journal  # noqa: E402
 
 
@@ -343,7 +344,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         experiment.end()
 
     step()
-    said = {"device": "cpu", "label": "train", "stop": False, "modules": []}
+    said = {"device": "cpu", "label": "train", "stop": False, "modules": [], "pause_s": 0.0, "clocks": False}
     named = enumerate(("mm", "mul_"))
     operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
     (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
@@ -373,23 +374,44 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
 
 
-def test_a_device_waits_once_a_step_when_that_is_ordered_and_says_how_long(tmp_path: Path) -> None:
-    now = iter(range(0, 10_000, 10))
-    experiment = Experiment(tmp_path, Heard(), lambda: next(now))
+def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
+    monkeypatch.setattr("joulemap.frameworks.torch.clock.Clock.look", lambda _: done.append("look"))
+    monkeypatch.setattr("joulemap.frameworks.torch.clock.Clock.take_mhz", lambda _: 1500.0)
+    experiment = Experiment(tmp_path, Heard(), lambda: len(done))
     said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
-    (tmp_path / TARGETS).write_text(json.dumps(said))
-    order = {"target": WAITING, "times": 2, "steps": 3, "rest": 2, "wait_s": 0.004}
-    (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
-    for label in ("train",) * 4 + ("test", "train", "train", "train", "test"):
+    (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1, "clocks": True}))
+    (tmp_path / ORDERS).write_text(json.dumps({"target": 0, "times": 2, "steps": 2, "rest": 2}) + "\n")
+    for label in ("train", "train", "train", "test", "train", "train", "test"):
+        done.append(label)
         experiment.begin(label)
         experiment.end()
     experiment.stop()
     stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
-    assert [(one["target"], one["steps"], one["extra"]) for one in stretches] == [
-        (WAITING, 3, 3),
-        (PLAIN, 3, 0),
-    ]
-    assert [one["waited_s"] >= 3 * 0.004 for one in stretches] == [True, False]
+    assert [(one["steps"], one["clock_mhz"], one["pause_s"]) for one in stretches] == [(2, 1500.0, 0.1)] * 2
+    warm_up, step = ["train", "look"], ["train", "rest", "look"]
+    assert done == [*warm_up, *step, "train", "look", "test", "rest", *step, "train", "look", "test", "rest"]
+
+
+def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
+    clock = Clock()
+    assert clock.take_mhz() == 0.0
+    clock._pairs = [(Moment(0.0), Moment(end_ms)) for end_ms in (0.1, 0.1, 0.2, 9.0)]
+    assert clock.take_mhz() == pytest.approx(CYCLES / 150.0)
+    assert clock.take_mhz() == 0.0
+
+
+class Moment:
+    """An event of CUDA."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def elapsed_time(self, later: Moment) -> float:
+        return later.at_ms - self.at_ms
 
 
 def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
@@ -398,6 +420,7 @@ def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it is left to be as it was
     experiment = Experiment(tmp_path, Heard(), lambda: 0)
     said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
+    said |= {"pause_s": 0.0, "clocks": False}
     (tmp_path / TARGETS).write_text(json.dumps(said))
     experiment.begin("train")
     experiment.end()

@@ -23,14 +23,16 @@ from joulemap.meters.synthetic import truth_of as world_of
 from joulemap.recorder.experiment import PLAIN
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating import gate
+from joulemap.validating.metered import Metered
 from joulemap.validating.picture import page, picture
 from joulemap.validating.plan import MOST_TIMES, Turns, Wanted, steps_of_block, times
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, per_step
+from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.table import print_report
 from joulemap.validating.target import Target, targets
-from joulemap.validating.truth import Stretch, Truth, plain, step_energy_j, truths
+from joulemap.validating.truth import Truth, step_energy_j, truths
 
 GPU = Domain("GPU:0", "GPU:0", sensor="synthetic")
 S = 1_000_000_000
@@ -95,7 +97,7 @@ def test_truths_of_a_known_world_are_found_and_their_intervals_hold() -> None:
     held, off = [], []
     for seed in range(40):
         stretches, power = experiment(seed)
-        every = truths(ALL, stretches, power)
+        every = truths(ALL, stretches, Metered(power))
         for number, one in enumerate(WORLD[:-1]):
             found = every[number]
             assert found.blocks == 5
@@ -113,27 +115,27 @@ def test_energy_that_was_waited_away_is_not_taken_for_an_operations() -> None:
     as well."""
     stretches, power = experiment(3, spread=0.001, idle_fills=True)
     mm, idle_w = WORLD[0], WORLD[-1].power_w
-    blind = truths(ALL, stretches, power)[0]
+    blind = truths(ALL, stretches, Metered(power))[0]
     assert blind.energy_j == pytest.approx(mm.seconds * (mm.power_w - idle_w), rel=0.02)
-    found = truths({0: mm.seconds}, stretches, power, idle_w)[0]
+    found = truths({0: mm.seconds}, stretches, Metered(power), idle_w)[0]
     assert found.energy_j == pytest.approx(mm.seconds * mm.power_w, rel=0.02)
     assert found.waiting_j == pytest.approx(-mm.seconds * idle_w, rel=0.02)
 
 
 def test_what_is_not_metered_to_its_end_has_no_truth() -> None:
     stretches, power = experiment(0, blocks=1)
-    assert not truths(ALL, stretches[:1], power)
-    assert not truths({9: 0.0}, stretches, power)
-    alone = truths(ALL, stretches, power)[0]
+    assert not truths(ALL, stretches[:1], Metered(power))
+    assert not truths({9: 0.0}, stretches, Metered(power))
+    alone = truths(ALL, stretches, Metered(power))[0]
     assert (alone.blocks, alone.half_j, alone.relative) == (1, np.inf, np.inf)
     begun = [one for one in stretches if one.end_ns < stretches[1].end_ns]
     cut = PowerTrace(GPU, power.edges_ns[:8], power.energy_j[:7])
     assert len(begun) == 1
-    assert 0 not in truths({0: 0.0}, stretches, cut)
-    assert not truths(ALL, stretches, PowerTrace(GPU, [], []))
+    assert 0 not in truths({0: 0.0}, stretches, Metered(cut))
+    assert not truths(ALL, stretches, Metered(PowerTrace(GPU, [], [])))
     step_j = sum(one.seconds * one.power_w for one in WORLD)
-    assert step_energy_j(stretches, power) == pytest.approx(step_j, rel=0.03)
-    assert step_energy_j([], power) == 0.0
+    assert step_energy_j(stretches, Metered(power)) == pytest.approx(step_j, rel=0.03)
+    assert step_energy_j([], Metered(power)) == 0.0
     assert len(plain(stretches)) == 4
 
 

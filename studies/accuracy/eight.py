@@ -23,11 +23,13 @@ from joulemap.devices import Domain
 from joulemap.recorder.experiment import PLAIN
 from joulemap.traces import EventTrace, Float64, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_pm, fmt_share
+from joulemap.validating.metered import Metered
 from joulemap.validating.picture import picture
 from joulemap.validating.report import CALIBRATED, TIME, Report, Row
 from joulemap.validating.rules import per_step
+from joulemap.validating.stretch import Stretch
 from joulemap.validating.target import Target
-from joulemap.validating.truth import Stretch, Truth, energy_j, truths
+from joulemap.validating.truth import Truth, truths
 from studies.page import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -98,8 +100,9 @@ class Eight:
         """What a turn of a kernel adds to a step."""
         plain = [self._stretch("mix", PLAIN), self._stretch("mix2", PLAIN)]
         blocks = self._blocks(kernel)
-        found = truths({kernel: 0.0}, [plain[0], *blocks, plain[1]], self.power)[kernel]
-        steps_j = [energy_j(one, self.power) / one.steps for one in plain]
+        metered = Metered(self.power)
+        found = truths({kernel: 0.0}, [plain[0], *blocks, plain[1]], metered)[kernel]
+        steps_j = [metered.energy_j(one) / one.steps for one in plain]
         of_plain_j = abs(steps_j[0] - steps_j[1]) / 2 / (TIMES - 1)
         return replace(found, half_j=float(np.hypot(found.half_j, of_plain_j)))
 
@@ -146,7 +149,7 @@ class Eight:
         footprints = {word: self.accounted(rule, known) for word, rule in rules.items()}
         charges = {word: per_step(one, of, len(self.steps)) for word, one in footprints.items()}
         true = [self.truth(number) for number in range(len(of))]
-        step_j = energy_j(self._stretch("mix", PLAIN), self.power) / len(self.steps)
+        step_j = Metered(self.power).energy_j(self._stretch("mix", PLAIN)) / len(self.steps)
         sum_j = sum(truth.step_j for truth in true)
         scale = footprints[TIME].attributed_j / len(self.steps) / sum_j if scaled else 1.0
         rows = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +23,7 @@ from joulemap.recorder.journal import Journal
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
-PLAIN, WAITING = -1, -2
-"""What is no target: nothing is repeated; and a wait of the device, added to each step."""
+PLAIN = -1
 WARM_UP = 1
 """Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
 
@@ -40,13 +40,11 @@ class Repeats(Protocol):
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]: ...
 
 
-class Waits(Repeats, Protocol):
-    """Who lets the device wait, about ``wait_s`` in each step, and knows how long it did."""
+class LooksAtClocks(Protocol):
+    """Who knows how fast a GPU runs in some steps."""
 
-    wait_s: float
-    waited_s: float
-
-    def step(self) -> None: ...
+    def look(self) -> None: ...
+    def take_mhz(self) -> float: ...
 
 
 class Experiment:
@@ -57,7 +55,9 @@ class Experiment:
         self._journal = Journal(folder)
         self._orders = Tail(folder / ORDERS)
         self._repeats: list[Repeats] = []
-        self._waiter: Waits | None = None
+        self._clock: LooksAtClocks | None = None
+        self._pause_s = 0.0
+        self._is_paused = False
         self._of_step = ""
         self._depth = 0
         self._label = ""
@@ -135,6 +135,7 @@ class Experiment:
     def _border(self, label: str) -> None:
         """A step is about to begin. Another order holds from here, if there is one; and a step of another
         kind is no part of anything."""
+        self._is_paused = False
         if not self._repeats:
             self._install()
         self._say_refused()
@@ -151,24 +152,19 @@ class Experiment:
         elif order is not None:
             self._aim(order["target"], order["times"] - 1, order["steps"])
             self._rest, self._warm_up = order["rest"], WARM_UP
-            self._wait_s(order.get("wait_s", 0.0))
         if self._warm_up:
             self._warm_up -= 1
             self._repeat(self._target, self._more)
         elif self._start_ns is None:
             self._open()
-        if self._waiter is not None:
-            self._waiter.step()
-
-    def _wait_s(self, seconds: float) -> None:
-        if self._waiter is not None:
-            self._waiter.wait_s = seconds
+        if self._clock is not None:
+            self._clock.look()
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
+        from joulemap.frameworks.torch.clock import Clock
         from joulemap.frameworks.torch.repeating import Repeater
         from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
-        from joulemap.frameworks.torch.waiting import Waiter
 
         operations: dict[str, dict[Any, int]] = {}
         for one in said["operations"]:
@@ -176,9 +172,10 @@ class Experiment:
                 key = tuple((tuple(shape), word) for shape, word in tensors)
                 operations.setdefault(one["op"], {})[key] = one["target"]
         modules = {one["name"]: one["target"] for one in said["modules"]}
-        self._waiter = Waiter(said["device"], WAITING)
-        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules), self._waiter]
-        self._of_step, self._stops = said["label"], said["stop"]
+        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
+        self._of_step, self._stops, self._pause_s = said["label"], said["stop"], said["pause_s"]
+        if said["clocks"]:
+            self._clock = Clock()
         for repeater in self._repeats:
             repeater.install()
 
@@ -193,8 +190,8 @@ class Experiment:
 
     def _open(self) -> None:
         self._wait()
-        for one in self._repeats:
-            one.take_counts()
+        self._pause()
+        self._taken()
         self._repeat(self._target, self._more)
         self._start_ns, self._counted = self._now_ns(), 0
 
@@ -204,17 +201,19 @@ class Experiment:
             self._repeat(PLAIN, 0)
             return
         self._wait()
-        seen, extra = self._counts()
+        end_ns = self._now_ns()
+        seen, extra, clock_mhz = self._taken()
         self._journal.put(
             "stretch",
             {
                 "target": self._target,
                 "start_ns": self._start_ns,
-                "end_ns": self._now_ns(),
+                "end_ns": end_ns,
                 "steps": self._counted,
                 "seen": seen,
                 "extra": extra.get(self._target, 0),
-                "waited_s": 0.0 if self._waiter is None else self._waiter.waited_s,
+                "clock_mhz": clock_mhz,
+                "pause_s": self._pause_s,
             },
         )
         self._say_refused()
@@ -222,14 +221,23 @@ class Experiment:
         self._left -= self._counted
         self._start_ns, self._counted = None, 0
         self._repeat(PLAIN, 0)
+        self._pause()
 
-    def _counts(self) -> tuple[dict[int, int], dict[int, int]]:
+    def _pause(self) -> None:
+        """The devices rest for a while at a border, where that is wanted and they have not just done so: a
+        meter that updates meanwhile has all of the steps before, and none of those to come."""
+        if self._pause_s and not self._is_paused:
+            time.sleep(self._pause_s)
+            self._is_paused = True
+
+    def _taken(self) -> tuple[dict[int, int], dict[int, int], float]:
+        """What was seen and added since this was last asked, and how fast the GPU was."""
         seen: dict[int, int] = {}
         extra: dict[int, int] = {}
         for one in self._repeats:
             for into, counts in zip((seen, extra), one.take_counts(), strict=True):
                 into |= counts
-        return seen, extra
+        return seen, extra, 0.0 if self._clock is None else self._clock.take_mhz()
 
     def _say_refused(self) -> None:
         for one in self._repeats:

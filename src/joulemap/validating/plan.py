@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from joulemap.recorder.experiment import WAITING
 from joulemap.validating.target import Target
 from joulemap.validating.truth import FEWEST, Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
 MOST_TIMES = 101
-WAITING_PART = 0.15
-"""What a wait adds to a step: it changes the power of steps about as much as a repeated operation does."""
-WAITS_A_ROUND = 3
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
@@ -37,14 +33,8 @@ class Wanted:
     stop: bool = False
 
 
-WAIT = Target(WAITING, "waiting", "(waiting)", "", (), frozenset(), WAITING_PART, 0.0)
-"""A wait, added to every step: at its power limit a device can do more in the time after it."""
-
-
 def times(target: Target, wanted: Wanted) -> int:
     """How often a target is executed instead of once."""
-    if target is WAIT:
-        return 2
     if wanted.times is not None:
         return wanted.times
     return min(1 + max(round(EXTRA / target.share), 1), MOST_TIMES)
@@ -61,14 +51,12 @@ def steps_of_block(
 
 
 class Turns:
-    """All targets in random order, then again, without those that are known well enough by then. Every truth
-    depends on what waits cost, which is why these come more often."""
+    """All targets in random order, then again, without those that are known well enough by then."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._random = random.Random(wanted.seed)
         self._queue: list[Target] = []
-        self._waits = False
         self.known = 0
 
     def next(self, open_: Iterable[Target], truths: Mapping[int, Truth]) -> Target | None:
@@ -77,16 +65,10 @@ class Turns:
         still = [one for one in every if not self.is_known(truths.get(one.number))]
         self.known = len(every) - len(still)
         self._queue = [one for one in self._queue if one in still]
-        late = WAIT in still and not self._waits
-        if late or not self._queue:
-            self._waits = WAIT in still
-            self._queue += [WAIT] * WAITS_A_ROUND if late else self._round(still)
+        if not self._queue:
+            self._queue = still
             self._random.shuffle(self._queue)
         return self._queue.pop() if self._queue else None
-
-    @staticmethod
-    def _round(still: Sequence[Target]) -> list[Target]:
-        return [one for one in still for _ in range(WAITS_A_ROUND if one is WAIT else 1)]
 
     def is_known(self, truth: Truth | None) -> bool:
         """Whether the interval is as narrow as was asked for."""

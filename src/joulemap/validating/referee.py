@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from joulemap.calibrating import HARDLY_RESTS
+from joulemap.calibration.operation import busy_s
 from joulemap.calibration.recorded import own_power
 from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
@@ -26,12 +28,14 @@ from joulemap.recorder.journal import JOURNAL
 from joulemap.recorder.steps import TRACED
 from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
-from joulemap.traces import Float64, PowerTrace
+from joulemap.traces import EventTrace, Float64, PowerTrace
 from joulemap.units import NS_PER_S
-from joulemap.validating import gate, limit
-from joulemap.validating.plan import WAIT, WAITING_PART, Turns, Wanted, steps_of_block, times
+from joulemap.validating import gate
+from joulemap.validating.metered import Metered
+from joulemap.validating.plan import Turns, Wanted, steps_of_block, times
+from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
-from joulemap.validating.truth import Stretch, energy_j, plain, truths
+from joulemap.validating.truth import Truth, truths
 
 LOOK_S = 0.5
 """How often to look, at plain steps as at blocks: on a CPU what that takes counts as the program's, and
@@ -41,6 +45,8 @@ AFTERWARDS = 2
 """Steps that follow the traced ones before these are looked at."""
 AHEAD = 2
 """Blocks that are ordered before the last one is over, so that the program need not wait for the next."""
+SETTLING_S = 0.05
+"""So much longer than the meter's period a rest is: it updates in it, and knows of the last work then."""
 PATIENCE_S = 10.0
 """How long to wait for level power; then the next block begins all the same, and is counted."""
 
@@ -56,8 +62,10 @@ class Referee:
         self._program = Tail(recording / RAW / JOURNAL)
         self._answers = Tail(folder / JOURNAL)
         self._sessions = self._since = self._traced = self._told_ns = 0
+        self._untraced: list[tuple[int, int, str]] = []
         self.label = ""
         self.domain = ""
+        self.waits = False
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
         self.stretches: list[Stretch] = []
@@ -108,15 +116,28 @@ class Referee:
             self.targets = targets(trace.events, power.domain.device, rows, *wanted)
             if self.targets:
                 self.domain = power.domain.name
-                self._tell(power.domain.device)
+                self.waits = self._is_waiting(power.domain.device, trace.events)
+                self._tell(power.domain.device, power.period_s)
                 return
         self.problem = "no device with a meter ran an operation that takes 1 % of its time"
 
-    def _tell(self, device: str) -> None:
+    def _is_waiting(self, device: str, events: EventTrace) -> bool:
+        """Whether a GPU waits for its host; while that is traced it is slower, so other steps say."""
+        plainly = [end_ns - start_ns for start_ns, end_ns, label in self._untraced if label == self.label]
+        if not device.startswith("GPU") or not plainly:
+            return False
+        busy_ns = busy_s(events, device) / max(self._traced, 1) * NS_PER_S
+        return busy_ns < HARDLY_RESTS * float(np.median(plainly))
+
+    def _tell(self, device: str, period_s: float = 0.0) -> None:
+        """At borders a GPU that waits in between may as well rest, until the meter has all of what was
+        before. Clocks are looked at where it does not."""
         said = {
             "device": "cuda" if device.startswith("GPU") else "cpu",
             "label": self.label,
             "stop": self._wanted.stop,
+            "pause_s": period_s + SETTLING_S if self.waits else 0.0,
+            "clocks": device.startswith("GPU") and not self.waits,
             "operations": [one.to_json() for one in self.targets if one.kind == "operation"],
             "modules": [one.to_json() for one in self.targets if one.kind == "module"],
         }
@@ -131,9 +152,8 @@ class Referee:
         self.reached = "the program ended first"
         while self._may_order(until_s):
             power = self._look()
-            open_ = self._open(power)
-            known = truths(dict.fromkeys((one.number for one in open_), 0.0), self.stretches, power)
-            target = turns.next(open_, known)
+            open_ = self._open()
+            target = turns.next(open_, self._truths(open_, power))
             if target is None:
                 enough = "all is known as well as was asked for"
                 self.reached = enough if open_ else "nothing of it can be executed again"
@@ -150,14 +170,12 @@ class Referee:
         self.stopped = True
         self._write({"stop": True})
 
-    def _open(self, power: PowerTrace) -> list[Target]:
-        """What can be executed again; and waits, where plain steps draw all that the device may."""
-        some = [one for one in self.targets if one.number not in self.refused]
-        base = plain(self.stretches)
-        at_limit = (
-            some and WAIT.number not in self.refused and limit.is_reached(self._recording(), power, base)
-        )
-        return [*some, WAIT] if at_limit else some
+    def _open(self) -> list[Target]:
+        return [one for one in self.targets if one.number not in self.refused]
+
+    def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
+        metered = Metered.of(power, self.stretches)
+        return truths({one.number: one.step_s for one in some}, self.stretches, metered, metered.rest_w)
 
     def _may_order(self, until_s: float) -> bool:
         """Wait until another block may be ordered: a few ahead, while plain steps draw the same from one
@@ -212,16 +230,15 @@ class Referee:
 
     def _levels_w(self, power: PowerTrace) -> Float64:
         """The power of the plain stretches, as far as it is known."""
-        known_ns = int(power.edges_ns[-1]) if len(power) else 0
-        known = [one for one in plain(self.stretches) if one.end_ns <= known_ns and one.seconds > 0]
-        return np.array([energy_j(one, power) / one.seconds for one in known])
+        metered = Metered.of(power, self.stretches)
+        known = [one for one in plain(self.stretches) if metered.knows(one) and one.seconds > 0]
+        return np.array([metered.energy_j(one) / one.seconds for one in known])
 
     def _order(self, target: Target, power: PowerTrace) -> None:
         count = times(target, self._wanted)
         shared = power.domain.device.startswith("CPU")
         steps, rest = steps_of_block(target, count, self._step_s(), power.period_s, shared)
-        order = {"target": target.number, "times": count, "steps": steps, "rest": rest}
-        self._write(order | {"wait_s": WAITING_PART * self._step_s() if target is WAIT else 0.0})
+        self._write({"target": target.number, "times": count, "steps": steps, "rest": rest})
         self.blocks += 1
 
     def _step_s(self) -> float:
@@ -256,6 +273,8 @@ class Referee:
             if what == "step":
                 start_ns, end_ns, label, seen = content
                 self._steps.append((start_ns, end_ns, label))
+                if seen != TRACED and not self._told_ns:
+                    self._untraced.append((start_ns, end_ns, label))
                 self.label = label if seen == TRACED and not self.label else self.label
                 self._traced += seen == TRACED
                 self._since += 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.devices import Domain
-from joulemap.validating.limit import Limit
+from joulemap.validating.metered import Clocks
 from joulemap.validating.rules import Charge
 from joulemap.validating.truth import FEWEST, Truth
 
@@ -76,7 +76,6 @@ class Row:
             "blocks": self.truth.blocks,
             "each_j": self.truth.energy_j,
             "waiting_j": self.truth.waiting_j,
-            "limit_j": self.truth.limit_j,
             "truth": {"energy_j": self.truth_j, "low_j": _number(low_j), "high_j": _number(high_j)},
             **rules,
         }
@@ -117,7 +116,7 @@ class Report:
     steps: int
     blocks: int
     reached: str
-    limit: Limit | None = None
+    clocks: Clocks | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 
     def of(self, kind: str) -> list[Row]:
@@ -164,7 +163,7 @@ class Report:
             "blocks": self.blocks,
             "step_j": self.step_j,
             "step_s": self.step_s,
-            "limit": None if self.limit is None else self.limit.to_json(),
+            "clocks": None if self.clocks is None else asdict(self.clocks),
             "truths_j": self.sum_j("operation"),
             "rows": [row.to_json() for row in self.rows],
             "errors": errors,

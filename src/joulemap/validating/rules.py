@@ -13,8 +13,8 @@ from joulemap.calibration.recorded import calibrated
 from joulemap.labels import Labels
 from joulemap.recording import Recording
 from joulemap.traces import Steps
+from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Name, Target
-from joulemap.validating.truth import Stretch, plain
 
 
 @dataclass(frozen=True, slots=True)

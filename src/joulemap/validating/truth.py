@@ -15,18 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from joulemap.accounting.student import student_975
-from joulemap.calibration.cost import level_power_w
-from joulemap.recorder.experiment import PLAIN
-from joulemap.traces import Float64, PowerTrace
-from joulemap.units import NS_PER_S
+from joulemap.traces import Float64
+from joulemap.validating.metered import Metered
+from joulemap.validating.stretch import Stretch, plain
 
-LONG_PERIODS = 3
-"""A step of so many updates of the meter is long."""
 FEWEST = 3
 """Blocks of repeated steps, before an interval is believed."""
 OTHERS = 4
@@ -34,44 +30,16 @@ OTHERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Steps from one border to the next, all plain or all with one target repeated."""
-
-    target: int
-    start_ns: int
-    end_ns: int
-    steps: int
-    seen: Mapping[int, int]
-    extra: int
-    waited_s: float = 0.0
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Stretch:
-        """As the program's side wrote it."""
-        seen = {int(target): int(count) for target, count in said["seen"].items()}
-        target, start_ns, end_ns = int(said["target"]), int(said["start_ns"]), int(said["end_ns"])
-        steps, extra = int(said["steps"]), int(said["extra"])
-        return cls(target, start_ns, end_ns, steps, seen, extra, float(said["waited_s"]))
-
-    @property
-    def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) / NS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
 class Truth:
     """Of one target: joules of one execution with half of their 95 % interval, how often it is executed in a
-    plain step, in how many blocks it was repeated, and what was taken off the joules that it added: for
-    waiting that was not its own, and for what others cost more or less at the device's power limit. ``again``
-    is how many executions were added to a step."""
+    plain step, in how many blocks it was repeated, and what of the joules that it added was taken off, for
+    waiting that was not its own."""
 
     energy_j: float
     half_j: float
     executions: float
     blocks: int
     waiting_j: float = 0.0
-    limit_j: float = 0.0
-    again: float = 1.0
 
     @property
     def relative(self) -> float:
@@ -83,24 +51,19 @@ class Truth:
         return self.energy_j * self.executions
 
 
-def plain(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Those in which nothing was repeated."""
-    return [one for one in stretches if one.target == PLAIN and one.steps]
-
-
 def truths(
-    busy_s: Mapping[int, float], stretches: Sequence[Stretch], power: PowerTrace, idle_w: float = 0.0
+    busy_s: Mapping[int, float], stretches: Sequence[Stretch], metered: Metered, idle_w: float = 0.0
 ) -> dict[int, Truth]:
     """Of each target, from every block in which it was repeated and its plain neighbours; those without such
     a block have none. ``busy_s`` is the device's time for a target in a plain step, ``idle_w`` the device's
-    power while it waits: 0 where the host is the device, or where nothing is known of it."""
+    power while it waits for its host: 0 where it does not, or where nothing is known of it."""
     base = plain(stretches)
     steps = max(sum(one.steps for one in base), 1)
     blocks = {}
     for target, seconds in busy_s.items():
         executions = sum(one.seen.get(target, 0) for one in base) / steps
         each_s = seconds / executions if executions else 0.0
-        found = Blocks.of(target, stretches, power, executions, each_s, idle_w)
+        found = Blocks.of(target, stretches, metered, executions, each_s, idle_w)
         if len(found.added_j):
             blocks[target] = found
     return {
@@ -118,23 +81,23 @@ class Blocks:
     drawn_j: Float64
     added_j: Float64
     waiting_j: Float64
+    clocks_j: Float64
     extra: Float64
-    steps: Float64
 
     @classmethod
     def of(
         cls,
         target: int,
         stretches: Sequence[Stretch],
-        power: PowerTrace,
+        metered: Metered,
         executions: float,
         each_s: float,
         idle_w: float,
     ) -> Blocks:
         """Those of them that the meter has seen to their ends."""
         numbers = [number for number, one in enumerate(stretches) if one.target == target and one.extra]
-        found = [(_one(stretches, number, power, each_s, idle_w), stretches[number]) for number in numbers]
-        known = [(*joules, one.extra, one.steps) for joules, one in found if joules is not None]
+        found = [(_one(stretches, number, metered, each_s, idle_w), stretches[number]) for number in numbers]
+        known = [(*joules, one.extra) for joules, one in found if joules is not None]
         return cls(executions, *np.array(known, np.float64).reshape(-1, 5).T)
 
     @property
@@ -156,49 +119,39 @@ class Blocks:
         freedom, half_j = self.freedom + weight, np.inf
         if freedom:
             rms = float(np.sqrt((self.squares + weight * usual) / freedom))
-            half_j = student_975(freedom) * rms * float(self.drawn_j.mean()) / np.sqrt(count) / extra
-        each_j, waiting_j = (float((joules / self.extra).mean()) for joules in (self.added_j, self.waiting_j))
-        again = float((self.extra / self.steps).mean())
-        return Truth(each_j, half_j, self.executions, count, waiting_j, again=again)
+            half_j = student_975(freedom) * rms * float(self.drawn_j.mean() / np.sqrt(count)) / extra
+        parts = (self.added_j, self.waiting_j, self.clocks_j)
+        each_j, waiting_j, clocks_j = (float((joules / self.extra).mean()) for joules in parts)
+        return Truth(each_j, float(np.hypot(half_j, clocks_j)), self.executions, count, waiting_j)
 
 
 def _one(
-    stretches: Sequence[Stretch], number: int, power: PowerTrace, each_s: float, idle_w: float
-) -> tuple[float, float, float] | None:
-    """What one block drew, what of it was added, and what was taken off that for waiting."""
+    stretches: Sequence[Stretch], number: int, metered: Metered, each_s: float, idle_w: float
+) -> tuple[float, float, float, float] | None:
+    """What one block drew, what of it was added, what was taken off that for waiting, and how far it may be
+    off for not knowing what clocks do."""
     block = stretches[number]
     around = [
         *plain(stretches[:number])[-1:],
         *plain(stretches[number + 1 :])[:1],
     ]
-    known = [one for one in (block, *around) if one.end_ns <= power.edges_ns[-1]] if len(power) else []
+    known = [one for one in (block, *around) if metered.knows(one)]
     if block not in known or len(known) < 2:
         return None
     base = [one for one in known if one is not block]
     steps = sum(one.steps for one in base)
-    step_j = sum(energy_j(one, power) for one in base) / steps
+    step_j = sum(metered.energy_j(one) for one in base) / steps
     step_s = sum(one.seconds for one in base) / steps
-    drawn_j = energy_j(block, power)
+    drawn_j = metered.energy_j(block)
     added_j = drawn_j - block.steps * step_j
     added_s = block.seconds - block.steps * step_s
     waiting_j = (added_s - block.extra * each_s) * idle_w if each_s else 0.0
-    return drawn_j, added_j - waiting_j, waiting_j
+    clocks_j = metered.doubt_j(block) - block.steps / steps * sum(metered.doubt_j(one) for one in base)
+    return drawn_j, added_j - waiting_j, waiting_j, clocks_j
 
 
-def step_energy_j(stretches: Sequence[Stretch], power: PowerTrace) -> float:
+def step_energy_j(stretches: Sequence[Stretch], metered: Metered) -> float:
     """What a plain step draws."""
     base = plain(stretches)
     steps = sum(one.steps for one in base)
-    return sum(energy_j(one, power) for one in base) / steps if steps else 0.0
-
-
-def energy_j(stretch: Stretch, power: PowerTrace) -> float:
-    """What the steps of a stretch drew. The meter's interval across a border holds some of both sides, and to
-    share it by time would make the two more alike than they are: of steps that are short against the meter's
-    period only whole intervals count. Longer ones begin and end alike, and are taken as they are."""
-    watts = None
-    if stretch.seconds < LONG_PERIODS * power.period_s * max(stretch.steps, 1):
-        watts = level_power_w(power, stretch.start_ns, stretch.end_ns)
-    if watts is None:
-        return power.energy_between(stretch.start_ns, stretch.end_ns)
-    return watts * stretch.seconds
+    return sum(metered.energy_j(one) for one in base) / steps if steps else 0.0

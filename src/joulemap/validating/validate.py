@@ -18,13 +18,15 @@ from joulemap.recorder.run import Ran, run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_share
-from joulemap.validating.limit import Limit, limit_of
+from joulemap.validating import limit
+from joulemap.validating.metered import Metered
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, charged
+from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target
-from joulemap.validating.truth import FEWEST, Stretch, Truth, plain, step_energy_j, truths
+from joulemap.validating.truth import FEWEST, Truth, step_energy_j, truths
 
 MOST_OF_OTHERS = 0.1
 TRACED = 5
@@ -77,10 +79,11 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     recording = load(path)
     own = own_power(recording, power)
     idle_w = 0.0
-    if calibration is not None and power.domain.device.startswith("GPU"):
+    if calibration is not None and referee.waits:
         idle_w = calibration.idle_w
-    limit = limit_of(recording, own, referee.stretches, idle_w)
-    known = _truths(referee, own, limit, idle_w)
+    metered = Metered.of(own, referee.stretches)
+    busy_s = {one.number: one.step_s for one in referee.targets}
+    known = truths(busy_s, referee.stretches, metered, idle_w)
     charges = _charges(recording, referee, calibration is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
@@ -89,29 +92,19 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
         domain=power.domain,
         rows=rows,
         not_validated=_missing(referee, known),
-        step_j=step_energy_j(referee.stretches, own),
+        step_j=step_energy_j(referee.stretches, metered),
         step_s=sum(one.seconds for one in base) / max(steps, 1),
         steps=steps,
         blocks=referee.blocks,
         reached=referee.reached,
-        limit=limit,
+        clocks=metered.clocks,
         notes=[
             *notes,
             *_notes(found, rows),
             *_shared(own, power, referee.stretches),
-            *(limit.remarks() if limit is not None else ()),
+            *limit.remarks(recording, metered, referee.stretches),
         ],
     )
-
-
-def _truths(referee: Referee, own: PowerTrace, limit: Limit | None, idle_w: float) -> dict[int, Truth]:
-    """Of every target that has one. At its power limit a GPU does not wait: a step takes longer there because
-    of lower clocks, which is the limit's to answer for."""
-    busy_s = {one.number: one.step_s for one in referee.targets}
-    found = truths(busy_s, referee.stretches, own, idle_w if limit is None else 0.0)
-    if limit is None:
-        return found
-    return {number: limit.freed(truth, busy_s[number]) for number, truth in found.items()}
 
 
 def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) -> list[str]:

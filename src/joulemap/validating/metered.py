@@ -1,0 +1,145 @@
+"""What some steps drew, by a meter that updates less often than steps end.
+
+The meter's interval across a border holds some of both sides. To share it by time would make the two more
+alike than they are: so either the device rests at every border for longer than an interval, and what it draws
+then is known; or, of steps that are short against the interval, only whole intervals count.
+
+A GPU at its power limit changes its clocks with whatever is added, and with its clocks what everything else
+costs. So energy is told at the clocks of plain steps. How energy goes with clocks is seen in plain steps: the
+clocks are slow to follow, and after a block that drew more they are lower than after one that drew less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulemap.calibration.cost import level_power_w
+from joulemap.traces import Float64, PowerTrace
+from joulemap.units import NS_PER_S
+from joulemap.validating.stretch import Stretch, plain
+
+LONG_PERIODS = 3
+"""A step of so many updates of the meter is long: it begins and ends alike, and is taken as it is."""
+LAG_S = 0.02
+"""So long after the last kernel the meter knows of it."""
+LEAST_SPREAD = 0.003
+"""Clocks that vary by less, relative to their mean, do not matter."""
+FEWEST = 8
+"""Plain stretches, before how energy goes with clocks is believed."""
+STEEPEST = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Energy goes with this power of the clocks, of which these are the usual ones; half of its 95 %
+    interval."""
+
+    usual_mhz: float
+    power: float
+    half: float
+
+    @classmethod
+    def of(cls, energy_j: Float64, clock_mhz: Float64) -> Clocks | None:
+        """From the energy of steps that did the same at other clocks; None where clocks were always the same,
+        or too little is known. Single steps that something came between do not matter: the slope is the
+        median of those of all pairs, by how far they are apart."""
+        if len(clock_mhz) < FEWEST or clock_mhz.std() < LEAST_SPREAD * clock_mhz.mean():
+            return None
+        usual_mhz = float(np.median(clock_mhz))
+        x, y = np.log(clock_mhz / usual_mhz), np.log(energy_j / np.median(energy_j))
+        first, second = np.triu_indices(len(x), 1)
+        apart, rise = x[second] - x[first], y[second] - y[first]
+        far = np.abs(apart) > 0
+        slope = _median(rise[far] / apart[far], np.abs(apart[far]))
+        power = float(np.clip(slope, 0.0, STEEPEST))
+        off = y - power * x
+        rms = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+        return cls(usual_mhz, power, 2 * rms / float(x.std() * np.sqrt(len(x))))
+
+
+def _median(values: Float64, weights: Float64) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Metered:
+    """What a meter saw of the stretches of a program; ``rest_w`` is what the device draws while it rests at
+    borders, 0 where it does not or that is not known."""
+
+    power: PowerTrace
+    rest_w: float = 0.0
+    clocks: Clocks | None = None
+
+    @classmethod
+    def of(cls, power: PowerTrace, stretches: Sequence[Stretch]) -> Metered:
+        """With all that the stretches say about rests and clocks."""
+        seen = cls(power, _rest_w(power, stretches))
+        base = [one for one in plain(stretches) if one.clock_mhz > 0 and seen.knows(one)]
+        energy_j = np.array([seen.energy_j(one) / one.steps for one in base])
+        return cls(power, seen.rest_w, Clocks.of(energy_j, np.array([one.clock_mhz for one in base])))
+
+    def knows(self, stretch: Stretch) -> bool:
+        """Whether the meter has seen a stretch to its end."""
+        after_ns = round(stretch.pause_s * NS_PER_S)
+        return bool(len(self.power)) and stretch.end_ns + after_ns <= int(self.power.edges_ns[-1])
+
+    def energy_j(self, stretch: Stretch) -> float:
+        """What a stretch drew, as if at the usual clocks."""
+        return self._drawn_j(stretch) * (
+            1.0 if self.clocks is None else self._slower(stretch) ** self.clocks.power
+        )
+
+    def doubt_j(self, stretch: Stretch) -> float:
+        """How much of that hangs on how well it is known how energy goes with clocks."""
+        if self.clocks is None:
+            return 0.0
+        return self.energy_j(stretch) * float(np.log(self._slower(stretch))) * self.clocks.half
+
+    def _slower(self, stretch: Stretch) -> float:
+        """The usual clocks, relative to the stretch's."""
+        known = self.clocks is not None and stretch.clock_mhz > 0
+        return self.clocks.usual_mhz / stretch.clock_mhz if known and self.clocks is not None else 1.0
+
+    def _drawn_j(self, stretch: Stretch) -> float:
+        rested_j = self._between_rests_j(stretch)
+        if rested_j is not None:
+            return rested_j
+        power, watts = self.power, None
+        if stretch.seconds < LONG_PERIODS * power.period_s * max(stretch.steps, 1):
+            watts = level_power_w(power, stretch.start_ns, stretch.end_ns)
+        if watts is None:
+            return power.energy_between(stretch.start_ns, stretch.end_ns)
+        return watts * stretch.seconds
+
+    def _between_rests_j(self, stretch: Stretch) -> float | None:
+        """From the meter's last update before it to the first one after it, without the rest in between."""
+        pause_ns, edges = round(stretch.pause_s * NS_PER_S), self.power.edges_ns
+        if not pause_ns or not self.rest_w:
+            return None
+        first = int(np.searchsorted(edges, stretch.start_ns, side="right")) - 1
+        last = int(np.searchsorted(edges, stretch.end_ns + round(LAG_S * NS_PER_S)))
+        if first < 0 or last >= len(edges):
+            return None
+        before_ns, after_ns = stretch.start_ns - int(edges[first]), int(edges[last]) - stretch.end_ns
+        if before_ns > pause_ns or after_ns > pause_ns:
+            return None
+        rested_s = (before_ns + after_ns) / NS_PER_S
+        return float(self.power.energy_j[first:last].sum()) - self.rest_w * rested_s
+
+
+def _rest_w(power: PowerTrace, stretches: Sequence[Stretch]) -> float:
+    """The median power of the meter's intervals that lie in rests; 0 where there is none."""
+    found = []
+    for one in stretches:
+        begin_ns = one.end_ns + round(LAG_S * NS_PER_S)
+        until_ns = one.end_ns + round(one.pause_s * NS_PER_S)
+        first = int(np.searchsorted(power.edges_ns, begin_ns))
+        if first + 1 < len(power.edges_ns) and power.edges_ns[first + 1] <= until_ns:
+            seconds = (power.edges_ns[first + 1] - power.edges_ns[first]) / NS_PER_S
+            found.append(float(power.energy_j[first] / seconds))
+    return float(np.median(found)) if found else 0.0

@@ -1,0 +1,147 @@
+"""A GPU at its power limit, whose clocks change with whatever is added, and one that rests at borders."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from joulemap.devices import Domain
+from joulemap.recorder.experiment import PLAIN
+from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.traces import PowerTrace
+from joulemap.validating.limit import remarks
+from joulemap.validating.metered import Clocks, Metered
+from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.truth import truths
+
+GPU = Domain("GPU:0", "GPU:0")
+S = 1_000_000_000
+LIMIT_W, IDLE_W, HIGHEST_MHZ = 700.0, 120.0, 1980.0
+FACTS = [(0, "GPU:0 power_limit_w", LIMIT_W)]
+STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
+"""Seconds and joules of three operations at the highest clocks: together 812 W."""
+STEPS = 40
+
+
+def clocked(parts: list[tuple[float, float]], clock: float) -> tuple[float, float]:
+    """Seconds and joules of some operations at a part of the highest clocks."""
+    return sum(one[0] for one in parts) * clock**-0.7, sum(one[1] for one in parts) * clock**0.9
+
+
+def at_limit(parts: list[tuple[float, float]]) -> float:
+    """The part of the highest clocks at which the limit is just kept."""
+    low, high = 0.3, 1.0
+    for _ in range(60):
+        clock = (low + high) / 2
+        seconds, joules = clocked(parts, clock)
+        low, high = (clock, high) if joules / seconds < LIMIT_W else (low, clock)
+    return clock
+
+
+def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
+    """Each operation twice instead of once in blocks among plain steps, to which clocks come back slowly."""
+    stretches, edges, joules, now_ns, clock = [], [0], [], 0, at_limit(list(STEP.values()))
+    random = np.random.default_rng(0)
+    for target in [PLAIN, *(one for _ in range(blocks) for each in (0, 1, 2) for one in (each, PLAIN))]:
+        parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
+        clock = at_limit(parts) if target in STEP else (at_limit(parts) + clock) / 2
+        seconds, energy_j = clocked(parts, clock)
+        energy_j *= random.normal(1, 0.001)
+        end_ns = now_ns + round(STEPS * seconds * S)
+        extra, mhz = STEPS if target in STEP else 0, clock * HIGHEST_MHZ
+        stretches.append(Stretch(target, now_ns, end_ns, STEPS, dict.fromkeys(STEP, STEPS), extra, mhz))
+        edges += np.linspace(now_ns, end_ns, 21)[1:].astype(int).tolist()
+        joules += [STEPS * energy_j / 20] * 20
+        now_ns = end_ns
+    return stretches, PowerTrace(GPU, edges, joules)
+
+
+def test_truths_are_told_at_the_clocks_of_plain_steps() -> None:
+    stretches, power = experiment()
+    metered = Metered.of(power, stretches)
+    assert metered.clocks is not None
+    assert metered.clocks.power == pytest.approx(0.9, abs=metered.clocks.half + 0.02)
+    clock = metered.clocks.usual_mhz / HIGHEST_MHZ
+    assert clock == pytest.approx(at_limit(list(STEP.values())), rel=0.02)
+    blind, told = (truths(dict.fromkeys(STEP, 0.0), stretches, one) for one in (Metered(power), metered))
+    for number, part in STEP.items():
+        true_j = clocked([part], clock)[1]
+        assert abs(told[number].energy_j - true_j) <= told[number].half_j
+        assert told[number].energy_j == pytest.approx(true_j, rel=0.03)
+        assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
+
+
+def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() -> None:
+    many, same = np.linspace(1800.0, 1900.0, 20), np.full(20, 1980.0)
+    assert Clocks.of(many**0.5, many) == Clocks(1850.0, pytest.approx(0.5), pytest.approx(0.0, abs=1e-9))
+    assert Clocks.of(same, same) is None
+    assert Clocks.of(many[:7], many[:7]) is None
+    with_one_slow = np.append(many**0.5, 900.0), np.append(many, 1810.0)
+    found = Clocks.of(*with_one_slow)
+    assert found is not None
+    assert found.power == pytest.approx(0.5, abs=0.01)
+
+
+def test_it_is_said_where_plain_steps_draw_all_that_the_gpu_may(tmp_path: Path) -> None:
+    limited, silent = recorded(tmp_path / "r.joulemap", FACTS), recorded(tmp_path / "s.joulemap", [])
+    stretches, power = experiment()
+    held, clocks = remarks(limited, Metered.of(power, stretches), stretches)
+    assert held.startswith("GPU:0 drew 101 % of the 700 W that it may: ")
+    assert clocks.startswith("GPU:0 ran at ")
+    assert remarks(silent, Metered.of(power, stretches), stretches) == [clocks]
+    (_, unknown) = remarks(limited, Metered(power), stretches)
+    assert "too little is known of clocks" in unknown
+    assert remarks(limited, Metered(PowerTrace(GPU, power.edges_ns, power.energy_j / 2)), stretches) == []
+    assert remarks(limited, Metered(power), []) == []
+
+
+def resting(seed: int, pause_s: float) -> tuple[list[Stretch], PowerTrace, float]:
+    """Steps of 58 ms with 20 ms of work in them, and rests between stretches: what one costs above rest."""
+    random = np.random.default_rng(seed)
+    grid_ns = 1_000_000
+    watts, stretches = [IDLE_W] * 300, []
+    for _ in range(12):
+        start = len(watts)
+        for _ in range(14):
+            length = round(random.normal(58, 2))
+            watts += [600.0] * 20 + [IDLE_W] * (length - 20)
+        stretches.append(Stretch(PLAIN, start * grid_ns, len(watts) * grid_ns, 14, {}, 0, pause_s=pause_s))
+        watts += [IDLE_W] * round(1e3 * pause_s)
+    watts += [IDLE_W] * 300
+    edges = np.arange(round(random.uniform(0, 100)), len(watts), 100)
+    drawn = np.add.reduceat(np.array(watts) * 1e-3, edges)[:-1]
+    return stretches, PowerTrace(GPU, edges * grid_ns, drawn), 20e-3 * (600.0 - IDLE_W)
+
+
+def test_rests_at_borders_tell_what_whole_steps_drew() -> None:
+    """Without them a meter's interval begins and ends somewhere within a step."""
+    for seed in range(5):
+        stretches, power, above_j = resting(seed, 0.15)
+        metered = Metered.of(power, stretches)
+        assert metered.rest_w == pytest.approx(IDLE_W)
+        found = [_above_j(metered, one) for one in plain(stretches)]
+        assert found == pytest.approx([above_j] * len(stretches), rel=1e-6)
+        blind = [_above_j(Metered(power), one) for one in plain(stretches)]
+        assert np.std(blind) > 0.01 * above_j
+
+
+def _above_j(metered: Metered, stretch: Stretch) -> float:
+    return (metered.energy_j(stretch) - IDLE_W * stretch.seconds) / stretch.steps
+
+
+def test_a_rest_without_an_update_of_the_meter_tells_nothing() -> None:
+    stretches, power, _ = resting(0, 0.03)
+    assert Metered.of(power, stretches).rest_w == 0.0
+    metered = Metered(power, IDLE_W)
+    missed = [one for one in stretches if metered._between_rests_j(one) is None]
+    assert missed
+    assert [metered.energy_j(one) for one in missed] == [Metered(power).energy_j(one) for one in missed]
+
+
+def recorded(path: Path, facts: list[tuple[int, str, float]]) -> Recording:
+    with RecordingWriter.create(path, RecordingInfo()) as writer:
+        if facts:
+            columns = [list(column) for column in zip(*facts, strict=True)]
+            writer.put_table("facts", pa.table(dict(zip(("t_ns", "name", "value"), columns, strict=True))))
+    return Recording.open(path)
