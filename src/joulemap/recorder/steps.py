@@ -24,8 +24,8 @@ SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look then."""
 HURRY_S = 0.25
-"""For how long steps that nothing can come of are only counted, and then written down together: whatever a
-program has not used for a while is slow to use again, and so is all that is used instead of its own."""
+"""For how long steps that nothing can come of are only noted, to be written down together: code that is not
+in the processor's caches is slow, and makes the program's own slow that it takes the place of."""
 LONGER = 3
 """A traced step may take this many times as long as usual, and the patience; then its session ends."""
 
@@ -152,7 +152,8 @@ class StepClock:
         """Write down the steps that have passed; none passes from here until the next begins."""
         with self._lock:
             self._hurries_until_ns = 0
-            passed, self._passed = self._passed, []
+            passed = self._passed[:]
+            del self._passed[: len(passed)]  # the program may add to it meanwhile
             for end_ns, label in passed:
                 self._learn(label, end_ns, traced=False)
                 self._start_ns = self._border_ns = end_ns
