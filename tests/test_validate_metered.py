@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from joulemap.devices import Domain
-from joulemap.recorder.experiment import PLAIN
+from joulemap.recorder.experiment import PLAIN, WAITING
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace
 from joulemap.validating.limit import remarks
@@ -29,28 +29,36 @@ def clocked(parts: list[tuple[float, float]], clock: float) -> tuple[float, floa
     return sum(one[0] for one in parts) * clock**-0.7, sum(one[1] for one in parts) * clock**0.9
 
 
-def at_limit(parts: list[tuple[float, float]]) -> float:
+def at_limit(parts: list[tuple[float, float]], wait_s: float = 0.0) -> float:
     """The part of the highest clocks at which the limit is just kept."""
     low, high = 0.3, 1.0
     for _ in range(60):
         clock = (low + high) / 2
         seconds, joules = clocked(parts, clock)
-        low, high = (clock, high) if joules / seconds < LIMIT_W else (low, clock)
+        draws_w = (joules + wait_s * IDLE_W) / (seconds + wait_s)
+        low, high = (clock, high) if draws_w < LIMIT_W else (low, clock)
     return clock
 
 
 def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
-    """Each operation twice instead of once in blocks among plain steps, to which clocks come back slowly."""
-    stretches, edges, joules, now_ns, clock = [], [0], [], 0, at_limit(list(STEP.values()))
+    """Each operation twice instead of once, or a wait, in blocks among plain steps."""
+    stretches, edges, joules, now_ns = [], [0], [], 0
     random = np.random.default_rng(0)
-    for target in [PLAIN, *(one for _ in range(blocks) for each in (0, 1, 2) for one in (each, PLAIN))]:
-        parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
-        clock = at_limit(parts) if target in STEP else (at_limit(parts) + clock) / 2
+    for target in [
+        PLAIN,
+        *(one for _ in range(blocks) for each in (*STEP, WAITING) for one in (each, PLAIN)),
+    ]:
+        parts, wait_s = (
+            [*STEP.values(), *([STEP[target]] if target in STEP else [])],
+            0.008 * (target == WAITING),
+        )
+        clock = at_limit(parts, wait_s)
         seconds, energy_j = clocked(parts, clock)
-        energy_j *= random.normal(1, 0.001)
+        seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * IDLE_W
         end_ns = now_ns + round(STEPS * seconds * S)
         extra, mhz = STEPS if target in STEP else 0, clock * HIGHEST_MHZ
-        stretches.append(Stretch(target, now_ns, end_ns, STEPS, dict.fromkeys(STEP, STEPS), extra, mhz))
+        seen, looked_s = dict.fromkeys(STEP, STEPS), STEPS * wait_s
+        stretches.append(Stretch(target, now_ns, end_ns, STEPS, seen, extra, mhz, looked_s=looked_s))
         edges += np.linspace(now_ns, end_ns, 21)[1:].astype(int).tolist()
         joules += [STEPS * energy_j / 20] * 20
         now_ns = end_ns
@@ -59,15 +67,16 @@ def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
 
 def test_truths_are_told_at_the_clocks_of_plain_steps() -> None:
     stretches, power = experiment()
-    metered = Metered.of(power, stretches)
+    assert Metered.of(power, stretches).clocks is None
+    metered = Metered.of(power, stretches, IDLE_W)
     assert metered.clocks is not None
     assert metered.clocks.power == pytest.approx(0.9, abs=metered.clocks.half + 0.02)
     clock = metered.clocks.usual_mhz / HIGHEST_MHZ
-    assert clock == pytest.approx(at_limit(list(STEP.values())), rel=0.02)
+    assert clock == pytest.approx(at_limit(list(STEP.values())))
     blind, told = (truths(dict.fromkeys(STEP, 0.0), stretches, one) for one in (Metered(power), metered))
     for number, part in STEP.items():
         true_j = clocked([part], clock)[1]
-        assert abs(told[number].energy_j - true_j) <= told[number].half_j
+        assert abs(told[number].energy_j - true_j) <= 2 * told[number].half_j
         assert told[number].energy_j == pytest.approx(true_j, rel=0.03)
         assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
 
@@ -76,7 +85,7 @@ def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() ->
     many, same = np.linspace(1800.0, 1900.0, 20), np.full(20, 1980.0)
     assert Clocks.of(many**0.5, many) == Clocks(1850.0, pytest.approx(0.5), pytest.approx(0.0, abs=1e-9))
     assert Clocks.of(same, same) is None
-    assert Clocks.of(many[:7], many[:7]) is None
+    assert Clocks.of(many[:5], many[:5]) is None
     with_one_slow = np.append(many**0.5, 900.0), np.append(many, 1810.0)
     found = Clocks.of(*with_one_slow)
     assert found is not None
@@ -86,10 +95,10 @@ def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() ->
 def test_it_is_said_where_plain_steps_draw_all_that_the_gpu_may(tmp_path: Path) -> None:
     limited, silent = recorded(tmp_path / "r.joulemap", FACTS), recorded(tmp_path / "s.joulemap", [])
     stretches, power = experiment()
-    held, clocks = remarks(limited, Metered.of(power, stretches), stretches)
-    assert held.startswith("GPU:0 drew 101 % of the 700 W that it may: ")
+    held, clocks = remarks(limited, Metered.of(power, stretches, IDLE_W), stretches)
+    assert held.startswith("GPU:0 drew 100 % of the 700 W that it may: ")
     assert clocks.startswith("GPU:0 ran at ")
-    assert remarks(silent, Metered.of(power, stretches), stretches) == [clocks]
+    assert remarks(silent, Metered.of(power, stretches, IDLE_W), stretches) == [clocks]
     (_, unknown) = remarks(limited, Metered(power), stretches)
     assert "too little is known of clocks" in unknown
     assert remarks(limited, Metered(PowerTrace(GPU, power.edges_ns, power.energy_j / 2)), stretches) == []

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.clock import CYCLES, Clock  # noqa: E402
+from joulemap.frameworks.torch.clock import Clock, Looked  # noqa: E402
 from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
-from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, Experiment  # noqa: E402
+from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
 from joulemap.recorder.journal import read_journal  # noqa: E402
 
 
@@ -379,29 +379,31 @@ def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
-    monkeypatch.setattr("joulemap.frameworks.torch.clock.Clock.look", lambda _: done.append("look"))
-    monkeypatch.setattr("joulemap.frameworks.torch.clock.Clock.take_mhz", lambda _: 1500.0)
+    monkeypatch.setattr(Clock, "look", lambda clock: done.append("wait" if clock.wait_s else "look"))
+    monkeypatch.setattr(Clock, "take", lambda _: Looked(1500.0, 0.5))
     experiment = Experiment(tmp_path, Heard(), lambda: len(done))
     said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
     (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1, "clocks": True}))
-    (tmp_path / ORDERS).write_text(json.dumps({"target": 0, "times": 2, "steps": 2, "rest": 2}) + "\n")
+    order = {"target": WAITING, "times": 2, "steps": 2, "rest": 2, "wait_s": 0.01}
+    (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
     for label in ("train", "train", "train", "test", "train", "train", "test"):
         done.append(label)
         experiment.begin(label)
         experiment.end()
     experiment.stop()
     stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
-    assert [(one["steps"], one["clock_mhz"], one["pause_s"]) for one in stretches] == [(2, 1500.0, 0.1)] * 2
-    warm_up, step = ["train", "look"], ["train", "rest", "look"]
-    assert done == [*warm_up, *step, "train", "look", "test", "rest", *step, "train", "look", "test", "rest"]
+    told = [(one["target"], one["clock_mhz"], one["looked_s"], one["pause_s"]) for one in stretches]
+    assert told == [(WAITING, 1500.0, 0.5, 0.1), (PLAIN, 1500.0, 0.5, 0.1)]
+    waits = ["train", "wait", "train", "rest", "wait", "train", "wait", "test", "rest"]
+    assert done == [*waits, "train", "rest", "look", "train", "look", "test", "rest"]
 
 
 def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
     clock = Clock()
-    assert clock.take_mhz() == 0.0
-    clock._pairs = [(Moment(0.0), Moment(end_ms)) for end_ms in (0.1, 0.1, 0.2, 9.0)]
-    assert clock.take_mhz() == pytest.approx(CYCLES / 150.0)
-    assert clock.take_mhz() == 0.0
+    assert clock.take() == Looked()
+    clock._pairs = [(Moment(0.0), Moment(end_ms), 150_000) for end_ms in (0.1, 0.1, 0.2, 9.0)]
+    assert clock.take() == Looked(pytest.approx(1000.0), pytest.approx(0.0094))
+    assert clock.take() == Looked()
 
 
 class Moment:

@@ -25,7 +25,18 @@ from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating import gate
 from joulemap.validating.metered import Metered
 from joulemap.validating.picture import page, picture
-from joulemap.validating.plan import MOST_TIMES, Turns, Wanted, steps_of_block, times
+from joulemap.validating.plan import (
+    EXTRA,
+    MOST_EXTRA,
+    MOST_TIMES,
+    WAIT,
+    WAITS_A_ROUND,
+    Turns,
+    Wanted,
+    extra,
+    steps_of_block,
+    times,
+)
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, per_step
@@ -207,8 +218,12 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert times(a_target(share=0.9), Wanted()) == 2
     assert times(a_target(share=1e-4), Wanted()) == MOST_TIMES
     assert times(a_target(), Wanted(times=4)) == 4
+    assert times(WAIT, Wanted(times=4)) == 2
+    assert (extra(1.2), extra(0.9), extra(0.2)) == (EXTRA, EXTRA, MOST_EXTRA)
+    assert times(a_target(share=0.1), Wanted(), extra(0.5)) == 9
     assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == (13, 16)
     assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == (13, 16)
+    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, busy=0.2) == (18, 16)
     assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == (1, 1)
     assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, shared=True) == (67, 80)
 
@@ -229,6 +244,9 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
     assert few.number == 3
     assert turns.next(every, {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.01, 1.0, 2))
+    with_waits = [turns.next([*every, WAIT], {}) for _ in range(2 * (6 + WAITS_A_ROUND))]
+    assert with_waits.count(WAIT) == 2 * WAITS_A_ROUND
+    assert turns.next([*every, WAIT], {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
 
 

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulemap.frameworks.adapter import StepListener
+from joulemap.frameworks.torch.clock import Clock, Looked
 from joulemap.recorder.interruption import interrupt
 from joulemap.recorder.journal import Journal
 
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
-PLAIN = -1
+PLAIN, WAITING = -1, -2
+"""What is no target: nothing is repeated; and a GPU that waits for a while in each step."""
 WARM_UP = 1
 """Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
 
@@ -40,13 +42,6 @@ class Repeats(Protocol):
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]: ...
 
 
-class LooksAtClocks(Protocol):
-    """Who knows how fast a GPU runs in some steps."""
-
-    def look(self) -> None: ...
-    def take_mhz(self) -> float: ...
-
-
 class Experiment:
     """A ``StepListener`` before another one: hears of borders first, and acts at the beginnings of steps."""
 
@@ -55,7 +50,7 @@ class Experiment:
         self._journal = Journal(folder)
         self._orders = Tail(folder / ORDERS)
         self._repeats: list[Repeats] = []
-        self._clock: LooksAtClocks | None = None
+        self._clock: Clock | None = None
         self._pause_s = 0.0
         self._is_paused = False
         self._of_step = ""
@@ -63,6 +58,7 @@ class Experiment:
         self._label = ""
         self._target, self._more = PLAIN, 0
         self._left = self._rest = self._warm_up = 0
+        self._wait_s = 0.0
         self._start_ns: int | None = None
         self._counted = 0
         self._said: dict[int, str] = {}
@@ -152,17 +148,18 @@ class Experiment:
         elif order is not None:
             self._aim(order["target"], order["times"] - 1, order["steps"])
             self._rest, self._warm_up = order["rest"], WARM_UP
+            self._wait_s = order.get("wait_s", 0.0)
         if self._warm_up:
             self._warm_up -= 1
             self._repeat(self._target, self._more)
         elif self._start_ns is None:
             self._open()
         if self._clock is not None:
+            self._clock.wait_s = self._wait_s if self._target == WAITING else 0.0
             self._clock.look()
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
-        from joulemap.frameworks.torch.clock import Clock
         from joulemap.frameworks.torch.repeating import Repeater
         from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
 
@@ -202,7 +199,7 @@ class Experiment:
             return
         self._wait()
         end_ns = self._now_ns()
-        seen, extra, clock_mhz = self._taken()
+        seen, extra, looked = self._taken()
         self._journal.put(
             "stretch",
             {
@@ -212,7 +209,8 @@ class Experiment:
                 "steps": self._counted,
                 "seen": seen,
                 "extra": extra.get(self._target, 0),
-                "clock_mhz": clock_mhz,
+                "clock_mhz": looked.clock_mhz,
+                "looked_s": looked.seconds,
                 "pause_s": self._pause_s,
             },
         )
@@ -230,14 +228,14 @@ class Experiment:
             time.sleep(self._pause_s)
             self._is_paused = True
 
-    def _taken(self) -> tuple[dict[int, int], dict[int, int], float]:
+    def _taken(self) -> tuple[dict[int, int], dict[int, int], Looked]:
         """What was seen and added since this was last asked, and how fast the GPU was."""
         seen: dict[int, int] = {}
         extra: dict[int, int] = {}
         for one in self._repeats:
             for into, counts in zip((seen, extra), one.take_counts(), strict=True):
                 into |= counts
-        return seen, extra, 0.0 if self._clock is None else self._clock.take_mhz()
+        return seen, extra, Looked() if self._clock is None else self._clock.take()
 
     def _say_refused(self) -> None:
         for one in self._repeats:

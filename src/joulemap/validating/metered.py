@@ -5,8 +5,9 @@ alike than they are: so either the device rests at every border for longer than 
 then is known; or, of steps that are short against the interval, only whole intervals count.
 
 A GPU at its power limit changes its clocks with whatever is added, and with its clocks what everything else
-costs. So energy is told at the clocks of plain steps. How energy goes with clocks is seen in plain steps: the
-clocks are slow to follow, and after a block that drew more they are lower than after one that drew less.
+costs. So energy is told at the clocks of plain steps. How energy goes with clocks is seen in steps in which
+the GPU also waits for a while: its clocks are higher then, and its work is the same. While it waits it draws
+what it draws at rest.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulemap.calibration.cost import level_power_w
+from joulemap.recorder.experiment import PLAIN, WAITING
 from joulemap.traces import Float64, PowerTrace
 from joulemap.units import NS_PER_S
-from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.stretch import Stretch
 
 LONG_PERIODS = 3
 """A step of so many updates of the meter is long: it begins and ends alike, and is taken as it is."""
@@ -27,8 +29,8 @@ LAG_S = 0.02
 """So long after the last kernel the meter knows of it."""
 LEAST_SPREAD = 0.003
 """Clocks that vary by less, relative to their mean, do not matter."""
-FEWEST = 8
-"""Plain stretches, before how energy goes with clocks is believed."""
+FEWEST = 3
+"""Stretches with waits, before how energy goes with clocks is believed."""
 STEEPEST = 3.0
 
 
@@ -46,7 +48,7 @@ class Clocks:
         """From the energy of steps that did the same at other clocks; None where clocks were always the same,
         or too little is known. Single steps that something came between do not matter: the slope is the
         median of those of all pairs, by how far they are apart."""
-        if len(clock_mhz) < FEWEST or clock_mhz.std() < LEAST_SPREAD * clock_mhz.mean():
+        if len(clock_mhz) < 2 * FEWEST or clock_mhz.std() < LEAST_SPREAD * clock_mhz.mean():
             return None
         usual_mhz = float(np.median(clock_mhz))
         x, y = np.log(clock_mhz / usual_mhz), np.log(energy_j / np.median(energy_j))
@@ -76,12 +78,16 @@ class Metered:
     clocks: Clocks | None = None
 
     @classmethod
-    def of(cls, power: PowerTrace, stretches: Sequence[Stretch]) -> Metered:
-        """With all that the stretches say about rests and clocks."""
+    def of(cls, power: PowerTrace, stretches: Sequence[Stretch], idle_w: float = 0.0) -> Metered:
+        """With all that the stretches say about rests and clocks; the latter takes ``idle_w``, what the
+        device draws when it waits."""
         seen = cls(power, _rest_w(power, stretches))
-        base = [one for one in plain(stretches) if one.clock_mhz > 0 and seen.knows(one)]
-        energy_j = np.array([seen.energy_j(one) / one.steps for one in base])
-        return cls(power, seen.rest_w, Clocks.of(energy_j, np.array([one.clock_mhz for one in base])))
+        same = [one for one in stretches if one.target in (PLAIN, WAITING) and one.steps]
+        same = [one for one in same if one.clock_mhz > 0 and seen.knows(one)]
+        if not idle_w or sum(one.target == WAITING for one in same) < FEWEST:
+            return seen
+        energy_j = np.array([(seen.energy_j(one) - idle_w * one.looked_s) / one.steps for one in same])
+        return cls(power, seen.rest_w, Clocks.of(energy_j, np.array([one.clock_mhz for one in same])))
 
     def knows(self, stretch: Stretch) -> bool:
         """Whether the meter has seen a stretch to its end."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from joulemap.recorder.experiment import WAITING
 from joulemap.validating.target import Target
 from joulemap.validating.truth import FEWEST, Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
 MOST_TIMES = 101
+FILLED, MOST_EXTRA = 0.8, 2.0
+"""Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
+WAITING_PART, WAITS_A_ROUND = 0.15, 3
+"""What a wait adds to a step, and how often there is a block of such steps for one of each target: on what
+they say about clocks every truth depends."""
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
@@ -33,20 +41,32 @@ class Wanted:
     stop: bool = False
 
 
-def times(target: Target, wanted: Wanted) -> int:
+WAIT = Target(WAITING, "waiting", "(waiting)", "", (), frozenset(), WAITING_PART, 0.0)
+"""Steps in which nothing is repeated, and a GPU also waits."""
+
+
+def extra(busy: float) -> float:
+    """What repetitions are to add to the time in which a device works, for ``busy`` a part of a step. A GPU
+    that waits is metered the less surely, and has room."""
+    return float(np.clip(FILLED * (1 / max(busy, 1e-9) - 1), EXTRA, MOST_EXTRA))
+
+
+def times(target: Target, wanted: Wanted, added: float = EXTRA) -> int:
     """How often a target is executed instead of once."""
+    if target is WAIT:
+        return 2
     if wanted.times is not None:
         return wanted.times
-    return min(1 + max(round(EXTRA / target.share), 1), MOST_TIMES)
+    return min(1 + max(round(added / target.share), 1), MOST_TIMES)
 
 
 def steps_of_block(
-    target: Target, count: int, step_s: float, period_s: float, shared: bool = False
+    target: Target, count: int, step_s: float, period_s: float, shared: bool = False, busy: float = 1.0
 ) -> tuple[int, int]:
     """How many steps make a block, when each takes longer by what is repeated, and how many plain ones are to
     follow it."""
     block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S)
-    repeated_s = step_s * (1 + (count - 1) * target.share)
+    repeated_s = step_s * (1 + (count - 1) * target.share * min(busy, 1.0))
     return max(round(block_s / repeated_s), 1), max(round(REST * block_s / step_s), 1)
 
 
@@ -59,14 +79,15 @@ class Turns:
         self._queue: list[Target] = []
         self.known = 0
 
-    def next(self, open_: Iterable[Target], truths: Mapping[int, Truth]) -> Target | None:
+    def next(self, open_: Collection[Target], truths: Mapping[int, Truth]) -> Target | None:
         """The next one of those that are open; None where all are known. ``known`` says how many are."""
-        every = list(open_)
+        every = [one for one in open_ if one is not WAIT]
+        waits = [WAIT] * WAITS_A_ROUND if len(every) < len(open_) else []
         still = [one for one in every if not self.is_known(truths.get(one.number))]
         self.known = len(every) - len(still)
-        self._queue = [one for one in self._queue if one in still]
-        if not self._queue:
-            self._queue = still
+        self._queue = [one for one in self._queue if one in still or (one is WAIT and still)]
+        if still and not self._queue:
+            self._queue = [*still, *waits]
             self._random.shuffle(self._queue)
         return self._queue.pop() if self._queue else None
 

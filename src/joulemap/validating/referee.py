@@ -31,8 +31,8 @@ from joulemap.recording.folder import RAW
 from joulemap.traces import EventTrace, Float64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating import gate
-from joulemap.validating.metered import Metered
-from joulemap.validating.plan import Turns, Wanted, steps_of_block, times
+from joulemap.validating.metered import LEAST_SPREAD, Metered
+from joulemap.validating.plan import WAIT, WAITING_PART, Turns, Wanted, extra, steps_of_block, times
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, truths
@@ -65,7 +65,7 @@ class Referee:
         self._untraced: list[tuple[int, int, str]] = []
         self.label = ""
         self.domain = ""
-        self.waits = False
+        self.busy = 1.0
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
         self.stretches: list[Stretch] = []
@@ -116,18 +116,23 @@ class Referee:
             self.targets = targets(trace.events, power.domain.device, rows, *wanted)
             if self.targets:
                 self.domain = power.domain.name
-                self.waits = self._is_waiting(power.domain.device, trace.events)
+                self.busy = self._busy(power.domain.device, trace.events)
                 self._tell(power.domain.device, power.period_s)
                 return
         self.problem = "no device with a meter ran an operation that takes 1 % of its time"
 
-    def _is_waiting(self, device: str, events: EventTrace) -> bool:
-        """Whether a GPU waits for its host; while that is traced it is slower, so other steps say."""
+    @property
+    def waits(self) -> bool:
+        """Whether the device waits for its host."""
+        return self.busy < HARDLY_RESTS
+
+    def _busy(self, device: str, events: EventTrace) -> float:
+        """The part of a step in which a GPU works; the host is slower while that is traced, so others say."""
         plainly = [end_ns - start_ns for start_ns, end_ns, label in self._untraced if label == self.label]
         if not device.startswith("GPU") or not plainly:
-            return False
+            return 1.0
         busy_ns = busy_s(events, device) / max(self._traced, 1) * NS_PER_S
-        return busy_ns < HARDLY_RESTS * float(np.median(plainly))
+        return busy_ns / float(np.median(plainly))
 
     def _tell(self, device: str, period_s: float = 0.0) -> None:
         """At borders a GPU that waits in between may as well rest, until the meter has all of what was
@@ -153,7 +158,7 @@ class Referee:
         while self._may_order(until_s):
             power = self._look()
             open_ = self._open()
-            target = turns.next(open_, self._truths(open_, power))
+            target = turns.next(self._wanted_now(open_), self._truths(open_, power))
             if target is None:
                 enough = "all is known as well as was asked for"
                 self.reached = enough if open_ else "nothing of it can be executed again"
@@ -171,7 +176,14 @@ class Referee:
         self._write({"stop": True})
 
     def _open(self) -> list[Target]:
+        """What can be executed again."""
         return [one for one in self.targets if one.number not in self.refused]
+
+    def _wanted_now(self, some: list[Target]) -> list[Target]:
+        """And waits, where clocks vary."""
+        clocks = [one.clock_mhz for one in self.stretches if one.clock_mhz > 0]
+        vary = len(clocks) > 1 and np.std(clocks) > LEAST_SPREAD * np.mean(clocks)
+        return [*some, WAIT] if some and vary else some
 
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)
@@ -235,10 +247,12 @@ class Referee:
         return np.array([metered.energy_j(one) / one.seconds for one in known])
 
     def _order(self, target: Target, power: PowerTrace) -> None:
-        count = times(target, self._wanted)
+        count, step_s = times(target, self._wanted, extra(self.busy)), self._step_s()
         shared = power.domain.device.startswith("CPU")
-        steps, rest = steps_of_block(target, count, self._step_s(), power.period_s, shared)
-        self._write({"target": target.number, "times": count, "steps": steps, "rest": rest})
+        steps, rest = steps_of_block(target, count, step_s, power.period_s, shared, self.busy)
+        wait_s = WAITING_PART * step_s if target is WAIT else 0.0
+        order = {"target": target.number, "times": count, "steps": steps, "rest": rest, "wait_s": wait_s}
+        self._write(order)
         self.blocks += 1
 
     def _step_s(self) -> float:
@@ -290,7 +304,7 @@ class Referee:
 
     def _keep(self, stretch: Stretch) -> None:
         self.stretches.append(stretch)
-        if stretch.target != PLAIN and stretch.steps and not stretch.extra:
+        if stretch.target >= 0 and stretch.steps and not stretch.extra:
             self.refused.setdefault(stretch.target, "its executions could not be reached")
 
 

@@ -14,7 +14,7 @@ from joulemap.units import NS_PER_S
 class Stretch:
     """Steps that are all plain, or all with one target repeated. ``seen`` counts executions by target,
     ``extra`` those that were added; the device rested for ``pause_s`` before and after, and ran at
-    ``clock_mhz``, where that was looked at."""
+    ``clock_mhz``, where that was looked at, which took ``looked_s``."""
 
     target: int
     start_ns: int
@@ -24,6 +24,7 @@ class Stretch:
     extra: int
     clock_mhz: float = 0.0
     pause_s: float = 0.0
+    looked_s: float = 0.0
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Stretch:
@@ -37,6 +38,7 @@ class Stretch:
             extra=int(said["extra"]),
             clock_mhz=float(said["clock_mhz"]),
             pause_s=float(said["pause_s"]),
+            looked_s=float(said["looked_s"]),
         )
 
     @property

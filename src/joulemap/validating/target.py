@@ -34,7 +34,7 @@ class Target:
     its part of the device's busy time in the traced steps, ``step_s`` the device's time for it in a step."""
 
     number: int
-    kind: Literal["operation", "module"]
+    kind: Literal["operation", "module", "waiting"]
     name: str
     op: str
     operations: tuple[Operation, ...]

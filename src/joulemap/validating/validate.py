@@ -78,12 +78,11 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     calibration, notes = _calibrated(path, power, calibrate_s)
     recording = load(path)
     own = own_power(recording, power)
-    idle_w = 0.0
-    if calibration is not None and referee.waits:
-        idle_w = calibration.idle_w
-    metered = Metered.of(own, referee.stretches)
+    on_gpu = calibration is not None and power.domain.device.startswith("GPU")
+    idle_w = calibration.idle_w if calibration is not None and on_gpu else 0.0
+    metered = Metered.of(own, referee.stretches, idle_w)
     busy_s = {one.number: one.step_s for one in referee.targets}
-    known = truths(busy_s, referee.stretches, metered, idle_w)
+    known = truths(busy_s, referee.stretches, metered, idle_w if referee.waits else 0.0)
     charges = _charges(recording, referee, calibration is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
 
 CYCLES = 150_000
 """Less than a tenth of a millisecond: long against what a launch takes, and nothing to a step."""
+USUAL_MHZ = 1500.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The mean clock of some steps, 0 where it was not looked at, and how long all looking took."""
+
+    clock_mhz: float = 0.0
+    seconds: float = 0.0
 
 
 class Clock:
     """Is asked at the beginnings of steps, and says their mean clocks afterwards. It is right only where the
-    GPU has more to do than the host can launch: otherwise launching is in the time."""
+    GPU has more to do than the host can launch: otherwise launching is in the time. With ``wait_s`` it looks
+    for about so long, in which a GPU does nothing else."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[Any, Any]] = []
+        self.wait_s = 0.0
+        self._pairs: list[tuple[Any, Any, int]] = []
 
     def look(self) -> None:
         """Have the GPU count, and go on."""
@@ -24,15 +36,19 @@ class Clock:
         import torch
 
         before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        cycles = max(CYCLES, round(self.wait_s * USUAL_MHZ * 1e6))
         before.record()
-        torch.cuda._sleep(CYCLES)
+        torch.cuda._sleep(cycles)
         after.record()
-        self._pairs.append((before, after))
+        self._pairs.append((before, after, cycles))
 
-    def take_mhz(self) -> float:
-        """Of the steps since this was last asked, which the GPU has done by now; 0 where it was not looked
-        at. The middle half of them: something may have come between."""
+    def take(self) -> Looked:
+        """Of the steps since this was last asked, which the GPU has done by now. Clocks are those of the
+        middle half of them: something may have come between."""
         pairs, self._pairs = self._pairs, []
-        took_us = sorted(1e3 * before.elapsed_time(after) for before, after in pairs)
-        middle = took_us[len(took_us) // 4 : len(took_us) - len(took_us) // 4]
-        return CYCLES * len(middle) / sum(middle) if middle else 0.0
+        if not pairs:
+            return Looked()
+        took_us = [1e3 * before.elapsed_time(after) for before, after, _ in pairs]
+        slowness = sorted(one_us / cycles for one_us, (_, _, cycles) in zip(took_us, pairs, strict=True))
+        middle = slowness[len(slowness) // 4 : len(slowness) - len(slowness) // 4]
+        return Looked(len(middle) / sum(middle), sum(took_us) / 1e6)
