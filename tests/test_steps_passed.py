@@ -106,6 +106,7 @@ def test_nothing_passes_before_a_label_has_had_its_session(make: Callable[[Plan]
     assert one.passes()
     assert not one.passes(following="test")  # which may be traced
     one.steps.end()
+    assert one.steps.count == WARM_UP + 3
     assert one.seen() == [("train", UNTRACED)] * WARM_UP + [("train", TRACED)] + [("train", UNTRACED)] * 2
 
 
@@ -126,9 +127,52 @@ def test_sessions_come_all_the_same(make: Callable[[Plan], Passing], monkeypatch
             one.steps.begin("train")
     one.steps.end()
     assert one.tracer.said.count("stop") > 5
+    assert one.steps.count == 6000
     steps = one.written()
     assert all(after[0] == before[1] for before, after in pairwise(steps))
-    assert one.steps.count == len(steps) == 6000
+    assert len(steps) == 6000
+
+
+def test_steps_with_something_between_them_are_only_noted_too(make: Callable[[Plan], Passing]) -> None:
+    one = make(UNTRACING)
+    for _ in range(3):
+        one.now_ns += MS
+        one.steps.begin("train")
+        one.now_ns += 2 * MS
+        one.steps.end()
+    assert one.written() == []
+    one.now_ns += round(HURRY_S * 1e9)
+    one.steps.begin("train")
+    assert one.written() == [[start * MS, (start + 2) * MS, "train", UNTRACED] for start in (1, 4, 7)]
+    one.steps.compiled()
+    one.steps.end()
+    assert one.seen()[3:] == [("train", COMPILED)]
+
+
+def test_of_steps_with_something_between_them_those_are_traced_that_are_to_be(
+    make: Callable[[Plan], Passing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joulemap.recorder.sessions.time.perf_counter", lambda: 0.0)
+    one = make(Plan(overhead=0.01))
+    for number in range(3000):
+        one.steps.begin("train" if number % 10 else "test")
+        one.now_ns += 10 * MS
+        one.steps.end()
+        one.now_ns += 10 * MS
+    assert one.steps.count == 3000
+    traced = [(label, start_ns) for start_ns, _, label, seen in one.written() if seen == TRACED]
+    assert {label for label, _ in traced} == {"train", "test"}
+    assert one.tracer.said.count("stop") > 5
+
+
+def test_a_step_that_fails_is_not_noted(make: Callable[[Plan], Passing]) -> None:
+    one = make(UNTRACING)
+    one.steps.begin("train")
+    try:
+        raise ValueError
+    except ValueError:
+        one.steps.end()
+    assert one.steps.count == 0
 
 
 def test_a_step_that_compiles_does_not_pass_and_those_before_it_are_not_tainted(

@@ -49,7 +49,7 @@ class StepClock:
         self._slow_down_s = self._waited_s = 0.0
         self._slice_ns: int | None = None
         self._border_ns = now_ns()
-        self._passed: list[tuple[int, str]] = []
+        self._passed: list[tuple[int, int, str]] = []
         self._calm: set[str] = set()
         self._hurries_until_ns = 0
         self._off = False
@@ -63,7 +63,7 @@ class StepClock:
             with self._lock:
                 if self._owner is None and not self._off:
                     self._owner, self._depth = me, 1
-                    self._open(label)
+                    self._begin(label)
 
     def end(self) -> None:
         """The end of the outermost one closes it."""
@@ -72,8 +72,9 @@ class StepClock:
         self._depth -= 1
         if not self._depth:
             with self._lock:
-                self._settle()
-                self._close()
+                if not self._is_noted():
+                    self._settle()
+                    self._close()
                 self._owner = None
 
     def passed(self, label: str, following: str) -> bool:
@@ -84,7 +85,8 @@ class StepClock:
             return False
         if self._owner != get_ident() or self._depth > 1 or sys.exc_info()[1] is not self._error:
             return False
-        self._passed.append((now_ns, label))
+        self._passed.append((self._start_ns, now_ns, label))
+        self._start_ns = now_ns
         return True
 
     @property
@@ -134,8 +136,24 @@ class StepClock:
         self._passed, self._hurries_until_ns = [], 0
         self._lock = threading.RLock()
 
-    def _open(self, label: str) -> None:
+    def _begin(self, label: str) -> None:
+        """Open a step; where nothing can come of it, that is all."""
         self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
+        self._start_ns = self._now_ns()
+        if self._start_ns >= self._hurries_until_ns or label not in self._calm:
+            self._settle()
+            self._open(label)
+
+    def _is_noted(self) -> bool:
+        """Note that the step has ended, where nothing can come of it."""
+        now_ns = self._now_ns()
+        odd = self._compiled or sys.exc_info()[1] is not self._error
+        if odd or now_ns >= self._hurries_until_ns or self._label not in self._calm:
+            return False
+        self._passed.append((self._start_ns, now_ns, self._label))
+        return True
+
+    def _open(self, label: str) -> None:
         self._end_slice()
         self._start_ns = self._now_ns()
         if not self._sessions.open:
@@ -154,9 +172,9 @@ class StepClock:
             self._hurries_until_ns = 0
             passed = self._passed[:]
             del self._passed[: len(passed)]  # the program may add to it meanwhile
-            for end_ns, label in passed:
-                self._learn(label, end_ns, traced=False)
-                self._start_ns = self._border_ns = end_ns
+            for start_ns, end_ns, label in passed:
+                self._learn(label, start_ns, end_ns, traced=False)
+                self._border_ns = end_ns
 
     def _close(self) -> None:
         end_ns = self._now_ns()
@@ -164,7 +182,7 @@ class StepClock:
         traced = self._sessions.open
         whole = sys.exc_info()[1] is self._error  # else it was cut short: the data ended, or it failed
         if whole:
-            self._learn(self._label, end_ns, traced=traced)
+            self._learn(self._label, self._start_ns, end_ns, traced=traced)
         self._border_ns = end_ns
         if traced:
             self._traced += whole
@@ -172,11 +190,11 @@ class StepClock:
             if self._traced >= self._to_trace or self._compiled or not whole:
                 self._end_session()
 
-    def _learn(self, label: str, end_ns: int, *, traced: bool) -> None:
-        seconds = (end_ns - self._start_ns) / 1e9
+    def _learn(self, label: str, start_ns: int, end_ns: int, *, traced: bool) -> None:
+        seconds = (end_ns - start_ns) / 1e9
         self._slow_down_s += self.budget.step_ended(label, seconds, traced=traced, compiled=self._compiled)
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
-        self._write(self._start_ns, end_ns, label, seen)
+        self._write(start_ns, end_ns, label, seen)
 
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
         self._count += 1

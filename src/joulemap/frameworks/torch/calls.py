@@ -2,8 +2,9 @@
 
 ``Module.__call__`` is the one place that every call passes, of modules that exist and of those to come. Hooks
 on modules would be seen by the compiler, which breaks its graphs at them, and by whoever copies or
-pickles a module. Outside of sessions a call inside a call costs a look at two flags, in a frame that is there
-anyway: programs with many small modules make thousands a second.
+pickles a module. Outside of sessions a call inside a call costs one comparison, in a frame that is there
+anyway: programs with many small modules make thousands a second, and leave little of ours in the processor's
+caches meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from joulemap.frameworks.torch.graft import grafted
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
+
+_NO_THREAD = 0
 
 
 class _Thread(threading.local):
@@ -46,15 +50,24 @@ _Ends = Callable[[_Call, Any], None]
 
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
-    feeds what."""
+    feeds what. ``quiet`` is a thread inside of whose calls there is nothing to listen to."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
-        self.tracing = False
+        self._tracing = False
+        self.quiet = _NO_THREAD
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._learns = False
         self._thread = _Thread()
+
+    @property
+    def tracing(self) -> bool:
+        return self._tracing
+
+    @tracing.setter
+    def tracing(self, traces: bool) -> None:
+        self._tracing, self.quiet = traces, _NO_THREAD
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
@@ -69,8 +82,8 @@ class Calls:
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
         begins, ends = self._beginning(), self._ending()
-        condition = "_calls.tracing or not _thread.inside"
-        ours = {"_begins": begins, "_ends": ends, "_calls": self, "_thread": self._thread}
+        condition = "_calls.quiet != _thread()"
+        ours = {"_begins": begins, "_ends": ends, "_calls": self, "_thread": get_ident}
         made = grafted(original, condition, **ours) if isinstance(original, FunctionType) else None
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         instead(called, original)
@@ -78,11 +91,10 @@ class Calls:
 
     def _around(self, original: Callable[..., Any], begins: _Begins, ends: _Ends) -> Callable[..., Any]:
         """The same where somebody has replaced that function before us, or its source is not there."""
-        thread = self._thread
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module, args, kwargs) if self.tracing or not thread.inside else None
+            call = begins(module, args, kwargs) if self.quiet != get_ident() else None
             output = None
             try:
                 output = original(module, *args, **kwargs)
@@ -110,14 +122,16 @@ class Calls:
             if outermost:
                 thread.inside = True
                 attempt(self._outermost_begins, module)
-            if self.tracing:
-                label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
-                if label:
-                    thread.label, flow = label, self.flow
-                    if flow is not None:
-                        attempt(flow.call_begins, label, (args, kwargs))
-                    opened = _RecordFunctionFast(label)
-                    opened.__enter__()
+            if not self._tracing:
+                self.quiet = self.quiet or get_ident()
+                return _Call(True, None, above, None) if outermost else None
+            label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
+            if label:
+                thread.label, flow = label, self.flow
+                if flow is not None:
+                    attempt(flow.call_begins, label, (args, kwargs))
+                opened = _RecordFunctionFast(label)
+                opened.__enter__()
             return _Call(outermost, opened, above, flow)
 
         return unseen(begins)
@@ -134,6 +148,8 @@ class Calls:
                 attempt(flow.call_ends, output)
             if outermost:
                 thread.inside = False
+                if self.quiet == get_ident():
+                    self.quiet = _NO_THREAD
                 attempt(self._finder.call_ends)
 
         return unseen(ends)
@@ -146,8 +162,9 @@ class Calls:
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
-        self._learns = self._learns or any_optimizer()
-        self._finder.call_begins(self._learns and torch.is_grad_enabled() and bool(module.training))
+        may_learn = torch.is_grad_enabled() and bool(module.training)
+        self._learns = self._learns or (may_learn and any_optimizer())
+        self._finder.call_begins(may_learn and self._learns)
 
 
 def any_optimizer() -> bool:
