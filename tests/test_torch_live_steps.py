@@ -284,6 +284,37 @@ def test_threads_of_their_own(tmp_path: Path) -> None:
         assert heard.steps == ["inference"] * 10
 
 
+def test_calls_inside_a_call_are_none_of_their_own_whichever_thread_came_first(tmp_path: Path) -> None:
+    """One thread is inside a call, another begins one, the first returns, and the second goes on."""
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            begun.set()
+            assert over.wait(60)
+            return self.inner(self.inner(x))
+
+    class Quick(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            second.start()
+            assert begun.wait(60)
+            return x
+
+    slow, quick, given = Slow().eval(), Quick().eval(), torch.ones(1, 2)
+    second = threading.Thread(target=slow, args=(given,))
+    with attached(tmp_path) as (adapter, _):
+        quick(given)
+        assert adapter._calls.quiet == 0
+        over.set()
+        second.join()
+        assert adapter._calls.quiet == 0
+        assert [held() for held in adapter._calls.names._seen.values()] == [quick, slow]
+
+
 def test_a_program_without_optimizers_only_infers(tmp_path: Path) -> None:
     program = """
 import sys, torch

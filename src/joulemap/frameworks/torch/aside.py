@@ -36,10 +36,15 @@ def aside(watch: Watch) -> Callable[..., Any]:
     """A function that attempts hooks with the compiler looking away."""
     from torch._C._dynamo.eval_frame import set_eval_frame
 
-    def attempt(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def attempt(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Watch.attempt, in one frame
+        if not watch.on:
+            return None
         before = set_eval_frame(None)
         try:
-            return watch.attempt(hook, *args, **kwargs)
+            return hook(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - torch may be other than we know it
+            watch.failed(hook, error)
+            return None
         finally:
             set_eval_frame(before)
 

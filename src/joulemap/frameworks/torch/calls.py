@@ -10,6 +10,7 @@ caches meanwhile.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from threading import get_ident
@@ -43,6 +44,9 @@ class _Call(NamedTuple):
     above: str
     flow: Dataflow | None
 
+
+_NOTHING_ELSE = _Call(outermost=True, range=None, above="", flow=None)
+"""Of an outermost call outside of sessions."""
 
 _Begins = Callable[[Any, Any, Any], _Call | None]
 _Ends = Callable[[_Call, Any], None]
@@ -118,13 +122,14 @@ class Calls:
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
-            outermost, above, opened, flow = not thread.inside, thread.label, None, None
+            outermost = not thread.inside
             if outermost:
                 thread.inside = True
                 attempt(self._outermost_begins, module)
             if not self._tracing:
                 self.quiet = self.quiet or get_ident()
-                return _Call(True, None, above, None) if outermost else None
+                return _NOTHING_ELSE if outermost else None
+            above, opened, flow = thread.label, None, None
             label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
             if label:
                 thread.label, flow = label, self.flow
@@ -138,27 +143,27 @@ class Calls:
 
     def _ending(self) -> _Ends:
         """What happens when it ends."""
-        thread, attempt = self._thread, aside(self._watch)
+        thread, attempt, call_ends = self._thread, aside(self._watch), self._finder.call_ends
 
         def ends(call: _Call, output: Any) -> None:
-            outermost, opened, thread.label, flow = call
-            if opened is not None:
-                opened.__exit__(None, None, None)
-            if flow is not None:
-                attempt(flow.call_ends, output)
-            if outermost:
+            if call is not _NOTHING_ELSE:
+                _, opened, thread.label, flow = call
+                if opened is not None:
+                    opened.__exit__(None, None, None)
+                if flow is not None:
+                    attempt(flow.call_ends, output)
+            if call.outermost:
                 thread.inside = False
                 if self.quiet == get_ident():
                     self.quiet = _NO_THREAD
-                attempt(self._finder.call_ends)
+                attempt(call_ends)
 
         return unseen(ends)
 
     def _outermost_begins(self, module: Any) -> None:
         """A module is called by no module. While gradients are computed, it runs a second time for them;
         while a CUDA graph is captured, nothing runs."""
-        import torch
-
+        torch = sys.modules["torch"]
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)

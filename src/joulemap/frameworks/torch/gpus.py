@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd")
@@ -33,6 +34,5 @@ def wait() -> None:
 
 def captures() -> bool:
     """Whether a CUDA graph is being captured on this stream: then nothing runs, nor may be waited for."""
-    import torch
-
-    return in_use() and bool(torch.cuda.is_current_stream_capturing())
+    cuda = sys.modules["torch"].cuda
+    return cuda.is_initialized() and bool(cuda.is_current_stream_capturing())

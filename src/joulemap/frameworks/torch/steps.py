@@ -60,7 +60,8 @@ class StepFinder:
     def call_begins(self, learns: bool) -> None:
         """An outermost module is called; ``learns`` says that a backward pass may follow."""
         thread = self._thread
-        self._wait_no_more()
+        if thread.waits:
+            self._wait_no_more()
         self._end_to_end = False
         thread.calls += 1
         if thread.state == TRAIN:
@@ -112,7 +113,8 @@ class StepFinder:
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
         thread = self._thread
-        self._wait_no_more()
+        if thread.waits:
+            self._wait_no_more()
         if thread.state == _PENDING:
             self._cancel()
         thread.fed_by = id(dataset)
@@ -135,9 +137,8 @@ class StepFinder:
 
     def _wait_no_more(self) -> None:
         """The optimizer that was to follow does not."""
-        if self._thread.waits:
-            self._not_last.discard(self._thread.last)
-            self._close(self._label(self._thread.last))
+        self._not_last.discard(self._thread.last)
+        self._close(self._label(self._thread.last))
 
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
