@@ -38,6 +38,8 @@ from joulemap.recording import RecordingInfo, RecordingWriter
 from switch import Switch
 
 DRAWS = 4000
+FEWEST = 10
+"""Steps of a block: the one before it is not timed, yet counts in the time that sessions are paid from."""
 Program = tuple[Callable[[], object], Callable[[], object]]
 """One step of it, and what returns when all work of the steps is done."""
 
@@ -128,7 +130,7 @@ def _fitting(program: Program, block_s: float) -> int:
         for _ in range(count):
             step()
         wait()
-    return max(3, round(block_s / ((time.perf_counter() - begin_s) / count)))
+    return max(FEWEST, round(block_s / ((time.perf_counter() - begin_s) / count)))
 
 
 def _block(program: Program, steps: int, switch: Switch | None) -> Block:

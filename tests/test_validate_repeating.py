@@ -406,6 +406,21 @@ def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
     assert clock.take() == Looked()
 
 
+@pytest.mark.gpu
+def test_a_gpu_tells_its_clocks_and_waits_for_about_as_long_as_it_is_to() -> None:
+    clock, x = Clock(), torch.ones(4096, 4096, device="cuda")
+    for _ in range(20):
+        for _ in range(5):
+            x @ x  # more than the host needs to launch it
+        clock.look()
+    torch.cuda.synchronize()
+    assert 300 < clock.take().clock_mhz < 3000
+    clock.wait_s = 0.01
+    clock.look()
+    torch.cuda.synchronize()
+    assert 0.004 < clock.take().seconds < 0.03
+
+
 class Moment:
     """An event of CUDA."""
 
