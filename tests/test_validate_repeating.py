@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.clock import Clock, Looked  # noqa: E402
+from joulemap.frameworks.torch.clock import CYCLES, Clock, Looked  # noqa: E402
 from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
@@ -401,8 +401,9 @@ def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_
 def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
     clock = Clock()
     assert clock.take() == Looked()
-    clock._pairs = [(Moment(0.0), Moment(end_ms), 150_000) for end_ms in (0.1, 0.1, 0.2, 9.0)]
-    assert clock.take() == Looked(pytest.approx(1000.0), pytest.approx(0.0094))
+    clock._pairs = [(Moment(0.0), Moment(end_ms)) for end_ms in (0.1, 0.1, 0.2, 9.0)]
+    clock._waits = [(Moment(1.0), Moment(3.0))]
+    assert clock.take() == Looked(pytest.approx(CYCLES / 150.0), pytest.approx(0.0114))
     assert clock.take() == Looked()
 
 

@@ -96,9 +96,8 @@ class Metered:
 
     def energy_j(self, stretch: Stretch) -> float:
         """What a stretch drew, as if at the usual clocks."""
-        return self._drawn_j(stretch) * (
-            1.0 if self.clocks is None else self._slower(stretch) ** self.clocks.power
-        )
+        power = 0.0 if self.clocks is None else self.clocks.power
+        return self._drawn_j(stretch) * float(self._slower(stretch) ** power)
 
     def doubt_j(self, stretch: Stretch) -> float:
         """How much of that hangs on how well it is known how energy goes with clocks."""
@@ -108,8 +107,9 @@ class Metered:
 
     def _slower(self, stretch: Stretch) -> float:
         """The usual clocks, relative to the stretch's."""
-        known = self.clocks is not None and stretch.clock_mhz > 0
-        return self.clocks.usual_mhz / stretch.clock_mhz if known and self.clocks is not None else 1.0
+        if self.clocks is None or not stretch.clock_mhz:
+            return 1.0
+        return self.clocks.usual_mhz / stretch.clock_mhz
 
     def _drawn_j(self, stretch: Stretch) -> float:
         rested_j = self._between_rests_j(stretch)

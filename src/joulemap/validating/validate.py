@@ -78,8 +78,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     calibration, notes = _calibrated(path, power, calibrate_s)
     recording = load(path)
     own = own_power(recording, power)
-    on_gpu = calibration is not None and power.domain.device.startswith("GPU")
-    idle_w = calibration.idle_w if calibration is not None and on_gpu else 0.0
+    idle_w = _idle_w(calibration, power)
     metered = Metered.of(own, referee.stretches, idle_w)
     busy_s = {one.number: one.step_s for one in referee.targets}
     known = truths(busy_s, referee.stretches, metered, idle_w if referee.waits else 0.0)
@@ -130,6 +129,12 @@ def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Cali
         return calibration, [*found.notes(), *found.warnings()]
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
+
+
+def _idle_w(calibration: Calibration | None, power: PowerTrace) -> float:
+    """What a GPU draws when it waits; 0 where that is not known, or where the host is the device."""
+    on_gpu = power.domain.device.startswith("GPU")
+    return calibration.idle_w if calibration is not None and on_gpu else 0.0
 
 
 def _charges(recording: Recording, referee: Referee, with_costs: bool) -> dict[str, dict[int, Charge]]:
