@@ -1,5 +1,6 @@
 """A GPU at its power limit, whose clocks change with whatever is added, and one that rests at borders."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,15 @@ import pyarrow as pa
 import pytest
 
 from joulemap.devices import Domain
-from joulemap.recorder.experiment import PLAIN, WAITING
+from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, WAITING
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
-from joulemap.traces import PowerTrace
+from joulemap.traces import EventTrace, PowerTrace
 from joulemap.validating.limit import remarks
 from joulemap.validating.metered import Clocks, Metered
+from joulemap.validating.plan import WAIT, Wanted
+from joulemap.validating.referee import Referee
 from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.target import Target
 from joulemap.validating.truth import truths
 
 GPU = Domain("GPU:0", "GPU:0")
@@ -154,3 +158,35 @@ def recorded(path: Path, facts: list[tuple[int, str, float]]) -> Recording:
             columns = [list(column) for column in zip(*facts, strict=True)]
             writer.put_table("facts", pa.table(dict(zip(("t_ns", "name", "value"), columns, strict=True))))
     return Recording.open(path)
+
+
+def test_a_referee_has_a_waiting_gpu_rest_and_a_busy_one_tell_its_clocks(tmp_path: Path) -> None:
+    ms = S // 1000
+    kernel = EventTrace.from_columns(name=["net/mm"], device="GPU:0", start_ns=[0], end_ns=[20 * ms])
+    for step_ms, waits in ((60, True), (21, False)):
+        referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
+        referee.label, referee._traced = "train", 1
+        referee._untraced = [(0, step_ms * ms, "train"), (0, ms, "test"), (0, step_ms * ms, "train")]
+        referee.busy = referee._busy("GPU:0", kernel)
+        assert referee.busy == pytest.approx(20 / step_ms)
+        assert referee._busy("CPU", kernel) == 1.0
+        referee._tell("GPU:0", 0.1)
+        said = json.loads((tmp_path / TARGETS).read_text())
+        assert (said["pause_s"], said["clocks"]) == ((pytest.approx(0.15), False) if waits else (0.0, True))
+
+
+def test_a_referee_orders_waits_once_clocks_vary(tmp_path: Path) -> None:
+    stretches, power = experiment(1)
+    referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
+    some = [Target(0, "operation", "mm", "mm", (), frozenset(), 0.5, 0.03)]
+    assert referee._wanted_now(some) == some
+    referee.stretches = stretches
+    assert referee._wanted_now(some) == [*some, WAIT]
+    assert referee._wanted_now([]) == []
+    for target in (some[0], WAIT):
+        referee._order(target, power)
+    orders = [json.loads(line) for line in (tmp_path / ORDERS).read_text().splitlines()]
+    assert [(one["target"], one["times"], one["wait_s"] > 0) for one in orders] == [
+        (0, 2, False),
+        (WAITING, 2, True),
+    ]
