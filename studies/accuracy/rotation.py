@@ -11,12 +11,14 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from joulemap.calibration.cost import Cost, Replay, costs
 from joulemap.calibration.operation import Operation
+from joulemap.frameworks.torch.rebuild import Call
+from joulemap.frameworks.torch.replay import Replayer
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
@@ -41,28 +43,21 @@ def replay(result: Path, device: str) -> None:
     """Every operation both ways, all others in between."""
     import torch
 
-    from joulemap.frameworks.torch import replay as replaying
-    from joulemap.frameworks.torch.rebuild import Call
-
+    kinds = {TURNS: Replayer, SAME: Same}
     with result.open("w") as file:
         for _ in range(PASSES):
             for _, _, operation in calls():
-                for how in (TURNS, SAME):
-                    replayer = _replayer(
-                        replaying.Replayer, Call.of(operation.key), torch.device(device), how
-                    )
+                for how, kind in kinds.items():
+                    replayer = kind(Call.of(operation.key), torch.device(device))
                     said = {"key": f"{how} {operation.key}", **replayer.run(SECONDS)}
                     print(json.dumps(said), file=file, flush=True)
 
 
-def _replayer(kind: Any, call: Any, device: Any, how: str) -> Any:
-    """A replayer; with one set of operands only, where they are not to take turns."""
+class Same(Replayer):
+    """With one set of operands only."""
 
-    class Same(kind):  # type: ignore[misc]
-        def _made(self, call: Any) -> list[Any]:
-            return list(super()._made(call)[:1])
-
-    return (kind if how == TURNS else Same)(call, device)
+    def _made(self, call: Call) -> list[Callable[[], Any]]:
+        return super()._made(call)[:1]
 
 
 def measured(device: str) -> dict[str, Cost]:

@@ -1,0 +1,165 @@
+"""An experiment inside of a program: orders are taken between steps, and what was done is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from joulemap.frameworks.torch.clock import CYCLES, Clock, Looked  # noqa: E402
+from joulemap.frameworks.watch import Nobody  # noqa: E402
+from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
+from joulemap.recorder.journal import read_journal  # noqa: E402
+
+
+class Heard(Nobody):
+    """Whom an experiment passes steps on to."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.labels: list[str] = []
+
+    def begin(self, label: str) -> None:
+        self.open = True
+        self.labels.append(label)
+
+    def end(self) -> None:
+        self.open = False
+
+    def is_open(self) -> bool:
+        return self.open
+
+    def rename(self, label: str) -> None:
+        self.labels[-1] = label
+
+
+def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_path: Path) -> None:
+    heard, now = Heard(), iter(range(0, 10_000, 10))
+    experiment = Experiment(tmp_path, heard, lambda: next(now))
+    square = [[[2, 2], "float"], [[2, 2], "float"]]
+
+    def step(label: str = "train") -> None:
+        experiment.begin(label)
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+        if label == "test":
+            assert not experiment._repeats[0].extra
+        experiment.end()
+
+    step()
+    said = {"device": "cpu", "label": "train", "stop": False, "modules": [], "pause_s": 0.0, "clocks": False}
+    named = enumerate(("mm", "mul_"))
+    operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
+    (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
+    for _ in range(3):
+        step()
+    with (tmp_path / ORDERS).open("a") as file:
+        for _ in range(2):
+            file.write(json.dumps({"target": 0, "times": 5, "steps": 2, "rest": 2}) + "\n")
+    for label in ("train", "train", "test", "train", "train", "train", "train", "train"):
+        step(label)
+    step("test")
+    experiment.stop()
+    lines = list(read_journal(tmp_path))
+    stretches = [said for what, said in lines if what == "stretch"]
+    found = [(one["target"], one["steps"], one["seen"], one["extra"]) for one in stretches]
+    assert found == [
+        (PLAIN, 3, {"0": 3}, 0),
+        (0, 1, {"0": 1}, 4),
+        (0, 1, {"0": 1}, 4),
+        (PLAIN, 2, {"0": 2}, 0),
+        (0, 1, {"0": 1}, 4),
+    ]
+    assert all(one["start_ns"] < one["end_ns"] for one in stretches)
+    assert [said[0] for what, said in lines if what == "refused"] == [1]
+    again = "train" + REPEATING
+    plainly = ["train", "train"]
+    assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
+
+
+def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
+    monkeypatch.setattr(Clock, "look", lambda clock: done.append("wait" if clock.wait_s else "look"))
+    monkeypatch.setattr(Clock, "take", lambda _: Looked(1500.0, 0.5))
+    experiment = Experiment(tmp_path, Heard(), lambda: len(done))
+    said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
+    (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1, "clocks": True}))
+    order = {"target": WAITING, "times": 2, "steps": 2, "rest": 2, "wait_s": 0.01}
+    (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
+    for label in ("train", "train", "train", "test", "train", "train", "test"):
+        done.append(label)
+        experiment.begin(label)
+        experiment.end()
+    experiment.stop()
+    stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
+    told = [(one["target"], one["clock_mhz"], one["looked_s"], one["pause_s"]) for one in stretches]
+    assert told == [(WAITING, 1500.0, 0.5, 0.1), (PLAIN, 1500.0, 0.5, 0.1)]
+    waits = ["train", "wait", "train", "rest", "wait", "train", "wait", "test", "rest"]
+    assert done == [*waits, "train", "rest", "look", "train", "look", "test", "rest"]
+
+
+def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
+    clock = Clock()
+    assert clock.take() == Looked()
+    clock._pairs = [(Moment(0.0), Moment(end_ms)) for end_ms in (0.1, 0.1, 0.2, 9.0)]
+    clock._waits = [(Moment(1.0), Moment(3.0))]
+    assert clock.take() == Looked(pytest.approx(CYCLES / 150.0), pytest.approx(0.0114))
+    assert clock.take() == Looked()
+
+
+@pytest.mark.gpu
+def test_a_gpu_tells_its_clocks_and_waits_for_about_as_long_as_it_is_to() -> None:
+    clock, x = Clock(), torch.ones(4096, 4096, device="cuda")
+    for _ in range(20):
+        for _ in range(5):
+            x @ x  # more than the host needs to launch it
+        clock.look()
+    torch.cuda.synchronize()
+    assert 300 < clock.take().clock_mhz < 3000
+    clock.wait_s = 0.01
+    clock.look()
+    torch.cuda.synchronize()
+    assert 0.004 < clock.take().seconds < 0.03
+
+
+class Moment:
+    """An event of CUDA."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def elapsed_time(self, later: Moment) -> float:
+        return later.at_ms - self.at_ms
+
+
+def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it is left to be as it was
+    experiment = Experiment(tmp_path, Heard(), lambda: 0)
+    said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
+    said |= {"pause_s": 0.0, "clocks": False}
+    (tmp_path / TARGETS).write_text(json.dumps(said))
+    experiment.begin("train")
+    experiment.end()
+    (tmp_path / ORDERS).write_text(json.dumps({"stop": True}) + "\n")
+    with pytest.raises(KeyboardInterrupt):
+        experiment.begin("train")
+    experiment.stop()
+
+
+def test_an_experiment_that_fails_leaves_the_program_alone(tmp_path: Path) -> None:
+    heard = Heard()
+    experiment = Experiment(tmp_path, heard, lambda: 0)
+    (tmp_path / TARGETS).write_text("{")
+    for _ in range(2):
+        experiment.begin("train")
+        experiment.end()
+    assert heard.labels == ["train", "train"]
+    assert [what for what, _ in read_journal(tmp_path)] == ["problem"]
