@@ -23,7 +23,7 @@ def main(plan, result):
                 "start_ns": begin_ns,
                 "end_ns": time.time_ns(),
                 "executions": 1,
-                "rested_s": 0.0,
+                "marks": [],
             }
             if "fails" in key:
                 line["skipped"] = "odd"

@@ -28,6 +28,9 @@ class Heard:
         assert self.depth > 0
         self.depth -= 1
 
+    def noted(self, label: str) -> bool:
+        return False
+
     def is_open(self) -> bool:
         return self.depth > 0
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.launched import launcher  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import Replayer  # noqa: E402
+from joulemap.frameworks.torch.replay import Replayer, executed  # noqa: E402
 
 GENERATED = """
 import torch
@@ -66,7 +66,8 @@ def test_a_generated_kernel_is_launched_with_what_its_code_gives_it(tmp_path: Pa
     assert scale.operands[1].stride() == (1, 4)
     assert float(scale.operands[1].sum()) == 24
     assert float(add.operands[0].sum()) == 24 + 12
-    assert Replayer(Call.of(both.key), torch.device("cpu")).run(0.01)["executions"] >= 1
+    cpu = torch.device("cpu")
+    assert executed([Replayer(Call.of(both.key), cpu)], 0.01, cpu)["executions"][0] >= 1
 
 
 def test_a_generated_kernel_that_cannot_be_found_is_left_out(tmp_path: Path) -> None:

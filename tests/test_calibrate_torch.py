@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import IN_A_GRAPH, Replayer, in_a_graph, replays  # noqa: E402
+from joulemap.frameworks.torch.replay import IN_A_GRAPH, Replayer, executed, in_a_graph, replays  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
@@ -264,7 +264,7 @@ def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_p
     rotated = Replayer(Call.of(large.key), torch.device("cpu"))
     assert 1 <= len(rotated.copies) <= MOST
     assert sum(map(size_of, rotated.copies)) <= max(SHARE * free_bytes(torch.device("cpu")), size_of(first))
-    used = {id(rotated.copies[0]) for _ in range(2 * len(rotated.copies)) if rotated._once() is None}
+    used = {id(rotated.copies[0]) for _ in range(2 * len(rotated.copies)) if rotated.once() is None}
     assert len(used) == len(rotated.copies)
 
 
@@ -301,17 +301,24 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
         def _burst(self, once: Any, seconds: float) -> float:
             return 1000 * super()._burst(once, seconds)
 
-    said = Misjudged(Call.of(SQUARE.key), torch.device("cpu")).run(0.3)
+    cpu = torch.device("cpu")
+    said = executed([Misjudged(Call.of(SQUARE.key), cpu)], 0.3, cpu)
     assert said["end_ns"] - said["start_ns"] >= 0.25e9  # by another clock, which may be set
-    assert said["executions"] > 1
-    assert said["rested_s"] == 0.0
+    (many,) = said["executions"]
+    assert many > 1
+    assert said["marks"][-1][1] - said["marks"][0][1] == many
 
 
-def test_a_replay_rests_as_long_as_its_program_does() -> None:
-    said = Replayer(Call.of(SQUARE.key), torch.device("cpu")).run(0.3, busy=0.25)
-    took_s = (said["end_ns"] - said["start_ns"]) / 1e9
-    assert said["executions"] > 1
-    assert said["rested_s"] >= 2 * (took_s - said["rested_s"])
+def test_two_operations_take_turns() -> None:
+    class Timed(Replayer):
+        def launch_s(self) -> float:
+            return 1e-4
+
+    cpu = torch.device("cpu")
+    said = executed([Timed(Call.of(SQUARE.key), cpu) for _ in range(2)], 0.2, cpu)
+    first, second = said["executions"]
+    assert second == 3 * first > 0
+    assert [len(mark) for mark in said["marks"]] == [4] * len(said["marks"])
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

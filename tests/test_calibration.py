@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from joulemap.accounting import attribute
-from joulemap.calibrating import LEAST_BUSY, Candidates, busy_part, understood
+from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
@@ -22,9 +22,9 @@ from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.host import gpu_driver
-from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.replaying import Bought, Replays, affordable, bought, replayed, way
-from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
 GPU = Domain("GPU:0", "GPU:0")
@@ -59,34 +59,19 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
     assert Cost.from_json(json.loads(json.dumps(found["mm"].to_json()))) == found["mm"]
 
 
-def test_rests_of_a_replay_are_taken_off_at_idle_power():
-    """500 W for a quarter of the time, 100 W else: 200 W on the mean."""
-    power = counter(*[200] * 10)
-    (found,) = costs([Replay("mm", 0, S, 1000, rested_s=0.75)], power, idle_w=100.0).values()
-    assert found.energy_j == pytest.approx(0.125)
-    assert found.seconds == pytest.approx(0.25e-3)
-    assert found.power_w == pytest.approx(500)
-
-
-@pytest.mark.parametrize(("step_ms", "busy"), [(10, 1.0), (20, 0.5), (200, LEAST_BUSY)])
-def test_replays_rest_as_much_as_the_program_does(tmp_path: Path, step_ms: int, busy: float):
-    """A step has 10 ms of work. The one that was traced took three times as long."""
-    traced = np.arange(5) == 2
-    lengths = np.where(traced, 3, 1) * step_ms * S // 1000
-    ends = np.cumsum(lengths)
-    steps = Steps.from_columns(start_ns=ends - lengths, end_ns=ends, traced=traced)
-    with RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
-        writer.put_steps(steps)
-    recording = Recording.open(tmp_path / "r.joulemap")
-    candidates = Candidates(PowerTrace(GPU, [0, S], [100.0]), [], {}, 0.01)
-    assert busy_part(recording, candidates) == pytest.approx(busy)
-    on_a_cpu = replace(candidates, power=PowerTrace(Domain("package-0", "CPU:0"), [0, S], [100.0]))
-    assert busy_part(recording, on_a_cpu) == 1.0
+def test_executions_count_where_the_meter_saw_them():
+    """It gets slower after 200 ms, of which only what comes later is metered."""
+    marks = [(0, 50, 0.0), (S // 5, 450, 1900.0), (S, 1250, 1500.0)]
+    power = counter(*[800] * 2, *[500] * 8)
+    (found,) = costs([Replay("mm", 0, S, 1200, marks)], power).values()
+    assert found.energy_j == pytest.approx(0.5)
+    assert found.seconds == pytest.approx(1e-3)
+    assert found.clock_mhz == 1500
 
 
 def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
     def line(key: str, start: int, end: int) -> dict[str, Any]:
-        return {"key": key, "start_ns": start * S, "end_ns": end * S, "executions": 10, "rested_s": 0.0}
+        return {"key": key, "start_ns": start * S, "end_ns": end * S, "executions": 10, "marks": []}
 
     mm, rest, gone, odd = (Operation.of(called(op, [8])) for op in ("mm", "rest", "gone", "odd"))
     power = counter(*[100] * 10, *[101] * 10, *[0] * 20, *[5] * 10)
@@ -332,7 +317,6 @@ def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path
     assert book.find(shelf) == known
     assert book.find(Shelf("here", "GPU:0 NVML", "560", "torch 2.13")) is None
     assert book.find(replace(shelf, flags={"deterministic": True})) is None
-    assert book.find(replace(shelf, rests=True)) is None
     assert list(book.all_of("here")) == [shelf.key]
     assert (book.clear("there"), book.clear("here"), book.clear("here")) == (0, 2, 0)
     book.path.write_text("{")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.book import Book, Calibration, Shelf
+from joulemap.calibration.clocks import Pair, response
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, signatures
@@ -24,12 +25,9 @@ from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
 from joulemap.replaying import Replays, Watching, replayed, way
 from joulemap.traces import PowerTrace
-from joulemap.units import NS_PER_S, fmt_pm
+from joulemap.units import fmt_pm
 
 IDLE_S = 2.0
-HARDLY_RESTS, LEAST_BUSY = 0.9, 0.3
-"""A device that works so much of the time is at the clocks of one that always does; and so much is enough to
-be measured: clocks are highest then as well."""
 _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
@@ -93,11 +91,9 @@ def calibrate(
     """Replay what is not yet known, within the budget; the recording has the costs then."""
     candidates = Candidates.of(recording)
     _check_surroundings(recording)
-    busy = busy_part(recording, candidates)
-    shelf = replace(_shelf(recording, candidates.power), rests=busy < 1)
+    shelf = _shelf(recording, candidates.power)
     known = book.find(shelf)
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
-    plan = replace(plan, busy=busy)
     if known is None or (plan.shares and plan.known < plan.enough):
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
@@ -107,6 +103,7 @@ def calibrate(
         known.idle_w,
         {one: cost for one, cost in known.costs.items() if one in candidates.seconds},
         {one: why for one, why in known.skipped.items() if one in candidates.seconds},
+        known.response,
     )
     info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
     save_info(recording.path, info)
@@ -134,37 +131,37 @@ def _plan(
     )
 
 
-def busy_part(recording: Recording, candidates: Candidates) -> float:
-    """The part of the program's steps in which a GPU worked; 1 where it hardly rested. As the host is slower
-    while it is traced, steps that were not count."""
-    steps = recording.steps()
-    if steps is None or not steps.traced.any() or not candidates.device.startswith("GPU"):
-        return 1.0
-    plainly = ~steps.traced if not steps.traced.all() else steps.traced
-    step_s = float(np.median((steps.end_ns - steps.start_ns)[plainly])) / NS_PER_S
-    busy = candidates.total_s / int(steps.traced.sum()) / step_s
-    return 1.0 if busy > HARDLY_RESTS else max(busy, LEAST_BUSY)
-
-
 def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: str) -> Calibration:
     """What the replays cost; an operation whose cost cannot be told from nothing is left out by name."""
     replays = [
-        Replay(**{part: one[part] for part in ("key", "start_ns", "end_ns", "executions", "rested_s")})
+        Replay(one["key"], one["start_ns"], one["end_ns"], one["executions"], one["marks"])
         for one in lines
-        if one["key"] and "skipped" not in one
+        if one.get("key") and "skipped" not in one
     ]
     idle_w = _idle_w(lines, power)
-    found = costs(replays, power, idle_w)
+    found = costs(replays, power)
     clear = {key: cost for key, cost in found.items() if cost.is_clear}
     skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
     skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one and one["key"] not in clear}
+    pairs = [_pair(one) for one in lines if "pair" in one]
     busiest_w = max((cost.power_w for cost in clear.values()), default=1.0)
     return Calibration(
         device,
         max(idle_w, _LEAST_IDLE * busiest_w),
         {Operation.from_key(key): cost for key, cost in clear.items()},
         {Operation.from_key(key): why for key, why in skipped.items()},
+        response(clear, pairs, power),
     )
+
+
+def _pair(line: Mapping[str, Any]) -> Pair:
+    """Two operations that took turns: marks have how often of either."""
+    marks = [[(mark[0], mark[number], mark[-1]) for mark in line["marks"]] for number in (1, 2)]
+    first, second = (
+        Replay(key, line["start_ns"], line["end_ns"], many, seen)
+        for key, many, seen in zip(line["pair"], line["executions"], marks, strict=True)
+    )
+    return Pair(first, second)
 
 
 def _unclear(cost: Cost | None) -> str:
@@ -175,7 +172,7 @@ def _unclear(cost: Cost | None) -> str:
 
 def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace) -> float:
     """What is drawn while nothing is replayed."""
-    idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in lines if not one["key"]]
+    idle = [level_power_w(power, one["start_ns"], one["end_ns"]) for one in lines if one.get("key") == ""]
     levels = [one for one in idle if one is not None]
     if not levels:
         raise MeterError(

@@ -35,8 +35,7 @@ BUILDING_S = 0.2
 
 @dataclass(frozen=True)
 class Replays:
-    """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already, and
-    ``busy`` is the part of the time in which the device is to work."""
+    """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already."""
 
     device: str
     shares: Mapping[str, float]
@@ -47,7 +46,6 @@ class Replays:
     idle_s: float
     enough: float
     flags: Mapping[str, Any] = field(default_factory=dict)
-    busy: float = 1.0
 
     def without(self, keys: Collection[str]) -> Replays:
         """The same without some operations."""
@@ -95,7 +93,7 @@ def replayed(
     failed: list[dict[str, Any]] = []
     for _ in range(_ATTEMPTS):
         lines, powers = _attempt(plan, watching)
-        if any(not one["key"] for one in lines):
+        if any(one.get("key") == "" for one in lines):
             break
         failed += _broken(plan, lines)
         plan = plan.without({one["key"] for one in failed})
@@ -105,7 +103,7 @@ def replayed(
 def _broken(plan: Replays, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What could not be replayed before the end came, and what it came in."""
     failed = [one for one in lines if "skipped" in one]
-    seen = {one["key"] for one in lines}
+    seen = {one.get("key") for one in lines}
     if not lines or "skipped" not in lines[-1]:
         failed += [{"key": key, "skipped": _TOOK_DOWN} for key in plan.shares if key not in seen][:1]
     return failed
@@ -129,7 +127,7 @@ def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, A
 
 def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     """How far these lines are. What is replayed once is bought: the later passes are paid for."""
-    passes = [one for one in lines if one["key"] and "skipped" not in one]
+    passes = [one for one in lines if one.get("key") and "skipped" not in one]
     seen = {one["key"] for one in passes}
     covered = plan.known + sum(plan.shares[key] for key in seen)
     failed = {one["key"] for one in lines if "skipped" in one}

@@ -25,7 +25,8 @@ def bert(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     config = BertConfig(**(small if args.tiny else {}), **dropout)
     tokens = torch.randint(0, config.vocab_size, (args.batch, args.length), device=args.device)
     batch = {"input_ids": tokens, "labels": tokens, "next_sentence_label": tokens[:, 0] % 2}
-    return BertForPreTraining(config).to(args.device), batch
+    with torch.device(args.device):
+        return BertForPreTraining(config), batch
 
 
 def bert_train(args: argparse.Namespace) -> Step:
@@ -54,7 +55,8 @@ def llama(args: argparse.Namespace) -> tuple[Any, torch.Tensor]:
         num_key_value_heads=2 if args.tiny else 8,
         max_position_embeddings=8192,
     )
-    model = LlamaForCausalLM(config).to(args.device, torch.bfloat16).eval()
+    with torch.device(args.device):
+        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
     return model, torch.randint(0, config.vocab_size, (args.batch, args.length), device=args.device)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from joulemap.calibration.cost import Cost, Replay, costs
 from joulemap.calibration.operation import Operation
 from joulemap.frameworks.torch.rebuild import Call
-from joulemap.frameworks.torch.replay import Replayer
+from joulemap.frameworks.torch.replay import Replayer, executed
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
@@ -49,8 +49,9 @@ def replay(result: Path, device: str) -> None:
             for _, _, operation in calls():
                 for how, kind in kinds.items():
                     replayer = kind(Call.of(operation.key), torch.device(device))
-                    said = {"key": f"{how} {operation.key}", **replayer.run(SECONDS)}
-                    print(json.dumps(said), file=file, flush=True)
+                    said = executed([replayer], SECONDS, torch.device(device))
+                    line = {"key": f"{how} {operation.key}", **said, "executions": said["executions"][0]}
+                    print(json.dumps(line), file=file, flush=True)
 
 
 class Same(Replayer):

@@ -10,12 +10,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from joulemap.baselines import cache_folder
+from joulemap.calibration.clocks import Response, at_clocks
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.errors import InputError
@@ -32,6 +33,13 @@ class Calibration:
     costs: Mapping[Operation, Cost]
     skipped: Mapping[Operation, str] = field(default_factory=dict)
     """What could not be replayed, and why."""
+    response: Response | None = None
+    """How costs go with clocks; None where nothing lowered them."""
+
+    def at(self, clock_mhz: float) -> Calibration:
+        """What the operations cost at these clocks."""
+        costs = {one: at_clocks(cost, clock_mhz, self.response) for one, cost in self.costs.items()}
+        return replace(self, costs=costs)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -40,6 +48,7 @@ class Calibration:
             "idle_w": self.idle_w,
             "costs": [{"operation": one.key, **cost.to_json()} for one, cost in self.costs.items()],
             "skipped": [{"operation": one.key, "why": why} for one, why in self.skipped.items()],
+            "response": None if self.response is None else self.response.to_json(),
         }
 
     @classmethod
@@ -48,13 +57,18 @@ class Calibration:
             raise InputError("The calibration was written by a newer joulemap.", "Upgrade joulemap.")
         costs = {Operation.from_key(one["operation"]): Cost.from_json(one) for one in content["costs"]}
         skipped = {Operation.from_key(one["operation"]): str(one["why"]) for one in content["skipped"]}
-        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped)
+        response = Response.from_json(content.get("response"))
+        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response)
 
     def joined(self, later: Calibration) -> Calibration:
         """Both, the later one where they differ."""
         skipped = {one: why for one, why in self.skipped.items() if one not in later.costs}
         return Calibration(
-            self.device, later.idle_w, {**self.costs, **later.costs}, {**skipped, **later.skipped}
+            self.device,
+            later.idle_w,
+            {**self.costs, **later.costs},
+            {**skipped, **later.skipped},
+            later.response or self.response,
         )
 
 
@@ -68,15 +82,12 @@ class Shelf:
     framework: str
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The framework's settings that choose between algorithms."""
-    rests: bool = False
-    """Whether the device rests between executions, and so has its highest clocks."""
 
     @property
     def key(self) -> str:
         said = json.dumps(self.flags, sort_keys=True).encode()
         settings = f"settings {sha256(said).hexdigest()[:8]}" if self.flags else "settings unknown"
-        parts = (self.machine, self.device, self.driver or "no driver", self.framework, settings)
-        return " | ".join((*parts, "with rests") if self.rests else parts)
+        return " | ".join((self.machine, self.device, self.driver or "no driver", self.framework, settings))
 
 
 class Book:

@@ -2,9 +2,8 @@
 
 A replay runs an operation over and over, long against the meter's period. Only the meter's whole intervals
 inside it count, without those in which the load was still coming up: so no edge of an interval is guessed.
-What carries over to a program is the energy of one execution at the program's clocks. Back to back an
-operation may run into the power limit and get slower and cheaper, so where the program's device rests now and
-then, replays do, too; the rests are taken off at idle power.
+What carries over to a program is the energy of one execution at the program's clocks
+(``joulemap.calibration.clocks``).
 """
 
 from __future__ import annotations
@@ -30,36 +29,40 @@ SETTLING_S = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One operation, executed over and over between two instants, with rests of so many seconds in all."""
+    """One operation, executed over and over between two instants. Marks say how often by when (epoch ns), and
+    the clocks (MHz) since the mark before; without them it was executed evenly, at clocks that nobody
+    knows."""
 
     key: str
     start_ns: int
     end_ns: int
     executions: int
-    rested_s: float = 0.0
+    marks: Sequence[tuple[float, float, float]] = ()
 
-    @property
-    def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) / NS_PER_S
+    def executions_between(self, begin_ns: int, end_ns: int) -> float:
+        """How often it was executed, between two instants inside."""
+        marks = self.marks or ((self.start_ns, 0, 0.0), (self.end_ns, self.executions, 0.0))
+        times_ns, counts = ([mark[part] - marks[0][part] for mark in marks] for part in (0, 1))
+        instants = [begin_ns - marks[0][0], end_ns - marks[0][0]]
+        before, after = np.interp(instants, times_ns, counts)
+        return float(after - before)
 
-    @property
-    def seconds_each(self) -> float:
-        return (self.seconds - self.rested_s) / self.executions
-
-    def joules_each(self, watts: float, idle_w: float) -> float:
-        """What is left for one execution of the mean power that was drawn."""
-        return (watts * self.seconds - idle_w * self.rested_s) / self.executions
+    def clock_between(self, begin_ns: int, end_ns: int) -> float:
+        """The mean clocks, 0 where they are not known."""
+        seen = [mhz for t_ns, _, mhz in self.marks if begin_ns < t_ns <= end_ns and mhz > 0]
+        return float(np.mean(seen)) if seen else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one execution takes by itself: joules, seconds, and how far off the joules may be (relative, as
-    an rms)."""
+    """What one execution takes by itself: joules, seconds, how far off the joules may be (relative, as an
+    rms), and at which clocks that was, 0 where they are not known."""
 
     energy_j: float
     seconds: float
     rms: float
     passes: int
+    clock_mhz: float = 0.0
 
     @property
     def power_w(self) -> float:
@@ -81,6 +84,7 @@ class Cost:
             "seconds": self.seconds,
             "rms": self.rms,
             "passes": self.passes,
+            "clock_mhz": self.clock_mhz,
         }
 
     @classmethod
@@ -90,35 +94,55 @@ class Cost:
             float(content["seconds"]),
             float(content["rms"]),
             int(content["passes"]),
+            float(content.get("clock_mhz", 0.0)),
         )
 
 
-def level_power_w(power: PowerTrace, start_ns: int, end_ns: int) -> float | None:
-    """The mean power over the meter's whole intervals between two instants, once the load is level; None
-    where no interval is whole."""
-    begins = np.searchsorted(power.edges_ns, start_ns + round(SETTLING_S * NS_PER_S))
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The meter's whole intervals between two instants, and what was drawn in them."""
+
+    begin_ns: int
+    end_ns: int
+    energy_j: float
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.begin_ns) / NS_PER_S
+
+
+def window(power: PowerTrace, start_ns: int, end_ns: int) -> Window | None:
+    """The whole intervals between two instants, once the load is level; None where no interval is whole."""
+    begins = int(np.searchsorted(power.edges_ns, start_ns + round(SETTLING_S * NS_PER_S)))
     ends = int(np.searchsorted(power.edges_ns, end_ns, side="right")) - 1
     if ends <= begins:
         return None
-    seconds = (power.edges_ns[ends] - power.edges_ns[begins]) / NS_PER_S
-    return float(power.energy_j[begins:ends].sum() / seconds)
+    joules = float(power.energy_j[begins:ends].sum())
+    return Window(int(power.edges_ns[begins]), int(power.edges_ns[ends]), joules)
 
 
-def costs(replays: Iterable[Replay], power: PowerTrace, idle_w: float = 0.0) -> dict[str, Cost]:
-    """The cost of every operation that was replayed long enough for the meter to see it; ``idle_w`` is drawn
-    where a replay rests."""
-    seen: dict[str, list[tuple[float, float]]] = {}
+def level_power_w(power: PowerTrace, start_ns: int, end_ns: int) -> float | None:
+    """The mean power in that window."""
+    seen = window(power, start_ns, end_ns)
+    return None if seen is None else seen.energy_j / seen.seconds
+
+
+def costs(replays: Iterable[Replay], power: PowerTrace) -> dict[str, Cost]:
+    """The cost of every operation that was replayed long enough for the meter to see it."""
+    passes: dict[str, list[tuple[float, float, float]]] = {}
     for one in replays:
-        watts = level_power_w(power, one.start_ns, one.end_ns)
-        if watts is not None:
-            seen.setdefault(one.key, []).append((one.joules_each(watts, idle_w), one.seconds_each))
-    rms = _spread([[joules for joules, _ in passes] for passes in seen.values()])
-    return {key: _cost(passes, rms) for key, passes in seen.items()}
+        seen = window(power, one.start_ns, one.end_ns)
+        many = 0.0 if seen is None else one.executions_between(seen.begin_ns, seen.end_ns)
+        if seen is not None and many > 0:
+            clock_mhz = one.clock_between(seen.begin_ns, seen.end_ns)
+            passes.setdefault(one.key, []).append((seen.energy_j / many, seen.seconds / many, clock_mhz))
+    rms = _spread([[joules for joules, *_ in some] for some in passes.values()])
+    return {key: _cost(some, rms) for key, some in passes.items()}
 
 
-def _cost(passes: Sequence[tuple[float, float]], rms: float) -> Cost:
-    joules, seconds = np.mean(passes, axis=0)
-    return Cost(float(joules), float(seconds), float(rms / np.sqrt(len(passes))), len(passes))
+def _cost(passes: Sequence[tuple[float, float, float]], rms: float) -> Cost:
+    joules, seconds, clock_mhz = np.mean(passes, axis=0).tolist()
+    return Cost(joules, seconds, float(rms / np.sqrt(len(passes))), len(passes), clock_mhz)
 
 
 def _spread(passes: Sequence[Sequence[float]]) -> float:

@@ -18,6 +18,7 @@ from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 
 CALIBRATION, SIGNATURES = "calibration", "signatures"
+CLOCK = "sm_clock_mhz"
 _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
 _MUCH = 0.5
@@ -58,22 +59,25 @@ class Calibrated:
         )
 
 
-def calibrated(recording: Recording) -> Calibrated:
-    """Of a recording that ``joulemap calibrate`` has seen."""
+def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
+    """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it. The
+    closure is that of ``steps``: those of the recording, where others are not given."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None:
         raise InputError(
             "The recording is not calibrated.",
             f"joulemap calibrate {recording.path} measures its operations.",
         )
-    calibration = Calibration.from_json(content)
+    known = Calibration.from_json(content)
+    calibration = known.at(_clock_mhz(recording, known.device))
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
     power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
     closure = None
     if power is not None:
-        closure = _closure(events, recording.steps(), own_power(recording, power), weights, calibration)
+        whole = recording.steps() if steps is None else steps
+        closure = _closure(events, whole, own_power(recording, power), weights, calibration)
     return Calibrated(weights, calibration, closure)
 
 
@@ -81,6 +85,20 @@ def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:
     """A domain's power without the part of other processes."""
     own = supply(power, shares=recording.shares()).energy
     return PowerTrace(power.domain, own.edges_ns, own.amount)
+
+
+def _clock_mhz(recording: Recording, device: str) -> float:
+    """The mean clocks of a GPU in steps like those that were traced; 0 where nobody looked."""
+    steps, table = recording.steps(), recording.table("facts")
+    if steps is None or not len(steps) or table is None:
+        return 0.0
+    rows = [row for row in table.to_pylist() if row["name"] == f"{device} {CLOCK}"]
+    t_ns = np.array([row["t_ns"] for row in rows], np.int64)
+    mhz = np.array([row["value"] for row in rows], np.float64)
+    alike = np.isin(steps.label.codes, steps.label.codes[steps.traced])
+    number = steps.at(t_ns)
+    mhz = mhz[(number >= 0) & alike[number]]
+    return float(mhz.mean()) if len(mhz) else 0.0
 
 
 def signatures(recording: Recording) -> list[Mapping[str, Any]]:

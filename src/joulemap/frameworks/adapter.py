@@ -29,6 +29,11 @@ class StepListener(Protocol):
         """A step begins: ``train``, ``test``, ``predict``, or the name of the function that is called."""
         ...
 
+    def noted(self, label: str) -> bool:
+        """A step like the ones before begins. False where that must be said by ``begin``, because something
+        may come of it."""
+        ...
+
     def end(self) -> None:
         """It ends; in ``finally``, so that every begin has its end. One that an exception ends is no step:
         with some frameworks that is how the data end."""

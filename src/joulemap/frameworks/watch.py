@@ -18,6 +18,9 @@ class Nobody:
     """A ``StepListener`` before there is one."""
 
     def begin(self, label: str) -> None: ...
+    def noted(self, label: str) -> bool:
+        return False
+
     def end(self) -> None: ...
     def compiled(self) -> None: ...
     def is_open(self) -> bool:

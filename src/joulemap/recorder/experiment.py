@@ -86,6 +86,10 @@ class Experiment:
     def compiled(self) -> None:
         self._steps.compiled()
 
+    def noted(self, label: str) -> bool:
+        """Something may come of every step."""
+        return False
+
     def is_open(self) -> bool:
         return self._steps.is_open()
 

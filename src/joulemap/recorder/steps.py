@@ -70,12 +70,29 @@ class StepClock:
         if self._owner != get_ident():
             return
         self._depth -= 1
-        if not self._depth:
-            with self._lock:
-                if not self._is_noted():
-                    self._settle()
-                    self._close()
-                self._owner = None
+        if self._depth:
+            return
+        now_ns, odd = self._now_ns(), self._compiled or sys.exc_info()[1] is not self._error
+        with self._lock:
+            if odd or now_ns >= self._hurries_until_ns or self._label not in self._calm:
+                self._settle()
+                self._close()
+            else:
+                self._passed.append((self._start_ns, now_ns, self._label))
+            self._owner = None
+
+    def noted(self, label: str) -> bool:
+        """Begin a step, where nothing can come of it; False where it has not begun."""
+        now_ns = self._now_ns()
+        if now_ns >= self._hurries_until_ns or label not in self._calm:
+            return False
+        with self._lock:
+            if self._owner is not None or self._off:
+                return False
+            self._owner, self._depth = get_ident(), 1
+        self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
+        self._start_ns = now_ns
+        return True
 
     def passed(self, label: str, following: str) -> bool:
         """The step that is open ends as ``label``, and one that is ``following`` begins at once. False where
@@ -143,15 +160,6 @@ class StepClock:
         if self._start_ns >= self._hurries_until_ns or label not in self._calm:
             self._settle()
             self._open(label)
-
-    def _is_noted(self) -> bool:
-        """Note that the step has ended, where nothing can come of it."""
-        now_ns = self._now_ns()
-        odd = self._compiled or sys.exc_info()[1] is not self._error
-        if odd or now_ns >= self._hurries_until_ns or self._label not in self._calm:
-            return False
-        self._passed.append((self._start_ns, now_ns, self._label))
-        return True
 
     def _open(self, label: str) -> None:
         self._end_slice()

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.calibrating import HARDLY_RESTS
 from joulemap.calibration.operation import busy_s
 from joulemap.calibration.recorded import own_power
 from joulemap.errors import JoulemapError, MeterError
@@ -47,6 +46,8 @@ AHEAD = 2
 """Blocks that are ordered before the last one is over, so that the program need not wait for the next."""
 SETTLING_S = 0.05
 """So much longer than the meter's period a rest is: it updates in it, and knows of the last work then."""
+HARDLY_WAITS = 0.9
+"""A GPU that works so much of the time does not wait for its host."""
 PATIENCE_S = 10.0
 """How long to wait for level power; then the next block begins all the same, and is counted."""
 
@@ -124,7 +125,7 @@ class Referee:
     @property
     def waits(self) -> bool:
         """Whether the device waits for its host."""
-        return self.busy < HARDLY_RESTS
+        return self.busy < HARDLY_WAITS
 
     def _busy(self, device: str, events: EventTrace) -> float:
         """The part of a step in which a GPU works; the host is slower while that is traced, so others say."""

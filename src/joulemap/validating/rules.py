@@ -27,19 +27,10 @@ class Charge:
 
 
 def charged(
-    recording: Recording,
-    rule: Rule,
-    targets: Sequence[Target],
-    stretches: Sequence[Stretch],
-    label: str,
-    domain: str,
+    recording: Recording, rule: Rule, targets: Sequence[Target], chosen: Steps, label: str, domain: str
 ) -> dict[int, Charge]:
     """By number of the target. The traced steps are accounted, and the plain ones that they stand for;
     whatever else was run is left out."""
-    steps = recording.steps()
-    if steps is None:
-        return {}
-    chosen = _only_plain(steps, plain(stretches), label)
     power = [one for one in recording.power() if one.domain.name == domain]
     shares = {name: one for name, one in recording.shares().items() if name == domain}
     weights = _weights(recording) if rule == "calibrated" else {}
@@ -59,15 +50,20 @@ def _weights(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _only_plain(steps: Steps, base: Sequence[Stretch], label: str) -> Steps:
-    """The same steps, where only those that were traced or lie in a plain stretch have their label."""
-    inside = np.zeros(len(steps), bool)
-    for one in base:
-        inside |= (steps.start_ns >= one.start_ns) & (steps.end_ns <= one.end_ns)
-    inside |= steps.traced
-    inside &= steps.label.codes == steps.label.code(label)
-    words = [label if chosen else f"{label} (other)" for chosen in inside.tolist()]
-    return replace(steps, label=Labels.of(words, len(words)))
+def only_plain(steps: Steps, stretches: Sequence[Stretch], label: str) -> Steps:
+    """The same steps, where only those that were traced or lie in a plain stretch have their label. A host
+    may be far ahead of its GPU, which has done all of it only at the end of a stretch: so the steps of one
+    share its time."""
+    alike = steps.label.codes == steps.label.code(label)
+    chosen = alike & steps.traced
+    start_ns, end_ns = steps.start_ns.copy(), steps.end_ns.copy()
+    for one in plain(stretches):
+        inside = alike & (steps.start_ns >= one.start_ns) & (steps.end_ns <= one.end_ns)
+        edges = np.linspace(one.start_ns, one.end_ns, int(inside.sum()) + 1).astype(np.int64)
+        start_ns[inside], end_ns[inside] = edges[:-1], edges[1:]
+        chosen |= inside
+    words = [label if one else f"{label} (other)" for one in chosen.tolist()]
+    return replace(steps, start_ns=start_ns, end_ns=end_ns, label=Labels.of(words, len(words)))
 
 
 def per_step(footprint: Footprint, targets: Sequence[Target], steps: int) -> dict[int, Charge]:

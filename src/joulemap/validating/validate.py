@@ -16,14 +16,14 @@ from joulemap.errors import InputError, JoulemapError
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import Ran, run
 from joulemap.recording import Recording
-from joulemap.traces import PowerTrace
+from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
-from joulemap.validating.rules import Charge, charged
+from joulemap.validating.rules import Charge, charged, only_plain
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target
 from joulemap.validating.truth import FEWEST, Truth, step_energy_j, truths
@@ -75,24 +75,25 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             f"Nothing could be validated: {referee.problem or referee.reached}.",
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
-    calibration, notes = _calibrated(path, power, calibrate_s)
+    steps = only_plain(_steps(path), referee.stretches, referee.label)
+    calibration, notes = _calibrated(path, power, calibrate_s, steps)
     recording = load(path)
     own = own_power(recording, power)
     idle_w = _idle_w(calibration, power)
     metered = Metered.of(own, referee.stretches, idle_w)
     busy_s = {one.number: one.step_s for one in referee.targets}
     known = truths(busy_s, referee.stretches, metered, idle_w if referee.waits else 0.0)
-    charges = _charges(recording, referee, calibration is not None)
+    charges = _charges(recording, referee, steps, calibration is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
-    steps = sum(one.steps for one in base)
+    count = sum(one.steps for one in base)
     return Report(
         domain=power.domain,
         rows=rows,
         not_validated=_missing(referee, known),
         step_j=step_energy_j(referee.stretches, metered),
-        step_s=sum(one.seconds for one in base) / max(steps, 1),
-        steps=steps,
+        step_s=sum(one.seconds for one in base) / max(count, 1),
+        steps=count,
         blocks=referee.blocks,
         reached=referee.reached,
         clocks=metered.clocks,
@@ -103,6 +104,10 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             *limit.remarks(recording, metered, referee.stretches),
         ],
     )
+
+
+def _steps(path: Path) -> Steps:
+    return load(path).steps() or Steps.from_columns(start_ns=[], end_ns=[])
 
 
 def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) -> list[str]:
@@ -117,7 +122,9 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
     ]
 
 
-def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Calibration | None, list[str]]:
+def _calibrated(
+    path: Path, power: PowerTrace, calibrate_s: float, steps: Steps
+) -> tuple[Calibration | None, list[str]]:
     """Replay the operations by themselves, now that the device is free."""
     if calibrate_s <= 0:
         return None, []
@@ -125,7 +132,7 @@ def _calibrated(path: Path, power: PowerTrace, calibrate_s: float) -> tuple[Cali
         calibration = calibrate(load(path), calibrate_s, Book())
         if calibration.device != power.domain.device:
             return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
-        found = calibrated(load(path))
+        found = calibrated(load(path), steps)
         return calibration, [*found.notes(), *found.warnings()]
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
@@ -137,8 +144,10 @@ def _idle_w(calibration: Calibration | None, power: PowerTrace) -> float:
     return calibration.idle_w if calibration is not None and on_gpu else 0.0
 
 
-def _charges(recording: Recording, referee: Referee, with_costs: bool) -> dict[str, dict[int, Charge]]:
-    asked = (referee.targets, referee.stretches, referee.label, referee.domain)
+def _charges(
+    recording: Recording, referee: Referee, steps: Steps, with_costs: bool
+) -> dict[str, dict[int, Charge]]:
+    asked = (referee.targets, steps, referee.label, referee.domain)
     found = {TIME: charged(recording, "exact", *asked)}
     if with_costs:
         found[CALIBRATED] = charged(recording, "calibrated", *asked)

@@ -5,7 +5,12 @@ A program of its own, run while the meters are read::
     python -m joulemap.frameworks.torch.replay PLAN.json RESULT.jsonl
 
 The plan (``joulemap.replaying``) names the device, the operations and how long to spend; every pass over an
-operation is a line of the result, as is every operation that could not be replayed, with the reason.
+operation is a line of the result, as is every operation that could not be replayed, with the reason. Marks of
+a pass say how often it was executed by when, and at which clocks (MHz, 0 where they are not known).
+
+What draws all that a GPU may lowers its clocks, and each execution gets slower and cheaper. How energy goes
+with clocks is seen when such an operation and others take turns every few milliseconds: then both run at
+other clocks than by themselves.
 """
 
 from __future__ import annotations
@@ -14,25 +19,36 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import flags
+from joulemap.frameworks.torch.clock import Clock
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
 from joulemap.frameworks.torch.rotation import copies
 
-WARM_UP_S = 0.1
+WARM_UP_S, LONGEST_S = 0.1, 0.8
+"""Until an operation is measured: clocks are level before, or so long are they waited for."""
+LEVEL, LEVEL_FOR = 0.01, 4
+"""Clocks are level when so many looks in a row agree."""
 MAKING_S = 0.5
 """So long are operands made for one operation: each set is tried, and one that takes long needs no turns."""
-AT_ONCE_S, BETWEEN_RESTS_S = 0.2, 0.005
-"""So much is launched before the device is waited for: the wait is lost in it, and the end comes in time.
-Where it rests, it does so every few milliseconds, as in a program: clocks follow the power of some more."""
+AT_ONCE_S = 0.05
+"""So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
 IN_A_GRAPH, GRAPH_S = 200, 0.02
 """Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
 then, however short the operation."""
+TURNS_S = (0.002, 0.006)
+"""How long the first of two operations runs before the other has its turn, and how long that runs: short
+against any meter's period, and against the time in which clocks change."""
+LIMITED = 0.97
+"""Clocks so much below the highest ones were lowered for power."""
+MOST_PAIRS, PAIRS_PART = 6, 0.2
+"""How many operations take turns with the one that lowers clocks most, and what part of the budget may go
+into that."""
 NO_GRAPH_S = 0.001
 """What takes so long by itself keeps it busy without."""
 
@@ -40,7 +56,7 @@ NO_GRAPH_S = 0.001
 class Replayer:
     """One operation, ready to be executed so many times."""
 
-    def __init__(self, call: Call, device: Any) -> None:
+    def __init__(self, call: Call, device: Any, graph_s: float = GRAPH_S) -> None:
         import torch
 
         self._device = device
@@ -52,7 +68,7 @@ class Replayer:
             self.copies[0]()
             each_s = self._burst(self.copies[0], 0.0)
         if self._cuda and each_s < NO_GRAPH_S:
-            self._capture(in_a_graph(each_s, len(self.copies)))
+            self._capture(in_a_graph(each_s, len(self.copies), graph_s))
 
     def _made(self, call: Call) -> list[Callable[[], Any]]:
         """The operation with as many operands as it takes to leave the cache, within bounds."""
@@ -84,39 +100,12 @@ class Replayer:
             return
         self._graph, self.in_one = graph, times
 
-    def run(self, seconds: float, busy: float = 1.0) -> dict[str, Any]:
-        """Execute for so long, however much slower or faster than the warm-up said, ``busy`` a part of the
-        time: start and end (epoch ns), how often, and how long it rested."""
-        import torch
+    def launch_s(self) -> float:
+        """How long one launch takes once it is warm; all that is in it are ``in_one`` executions."""
+        return self._burst(self.once, WARM_UP_S)
 
-        with torch.no_grad():
-            self._wait()
-            each_s = self._burst(self._once, WARM_UP_S)
-            at_once_s = AT_ONCE_S if busy >= 1 else BETWEEN_RESTS_S
-            start_ns, begin_s, count, rested_s = time.time_ns(), time.monotonic(), 0, 0.0
-            while (left_s := begin_s + seconds - time.monotonic()) > 0:
-                many = max(round(min(left_s, at_once_s) / each_s), 1)
-                worked_s = self._work(many)
-                count += many
-                if busy < 1:
-                    rested_s += _rest(worked_s * (1 / busy - 1))
-            executions = count * self.in_one
-            return {
-                "start_ns": start_ns,
-                "end_ns": time.time_ns(),
-                "executions": executions,
-                "rested_s": rested_s,
-            }
-
-    def _work(self, many: int) -> float:
-        """Execute, and how long that took."""
-        begin_s = time.monotonic()
-        for _ in range(many):
-            self._once()
-        self._wait()
-        return time.monotonic() - begin_s
-
-    def _once(self) -> None:
+    def once(self) -> None:
+        """Launch it, and go on."""
         if self._graph is not None:
             self._graph.replay()
             return
@@ -146,17 +135,53 @@ class Replayer:
             torch.cuda.synchronize(self._device)
 
 
-def _rest(seconds: float) -> float:
-    """Do nothing, and how long that was."""
-    begin_s = time.monotonic()
-    time.sleep(seconds)
-    return time.monotonic() - begin_s
-
-
-def in_a_graph(each_s: float, sets: int) -> int:
+def in_a_graph(each_s: float, sets: int, graph_s: float = GRAPH_S) -> int:
     """How many executions of so long go into one graph, so that every set of operands has as many turns."""
-    many = min(IN_A_GRAPH, round(GRAPH_S / max(each_s, 1e-9)))
+    many = min(IN_A_GRAPH, round(graph_s / max(each_s, 1e-9)))
     return max(many // sets, 1) * sets
+
+
+def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str, Any]:
+    """Execute for so long, however much slower or faster than the warm-up said; several operations take
+    turns. Start and end (epoch ns), how often each, and marks: time, how often each by then, and clocks."""
+    import torch
+
+    clock = Clock() if device.type == "cuda" else None
+    with torch.no_grad():
+        launches_s = [one.launch_s() for one in some]
+        turns_s = [AT_ONCE_S] if len(some) == 1 else TURNS_S
+        turns = [max(round(turn_s / each_s), 1) for turn_s, each_s in zip(turns_s, launches_s, strict=True)]
+        takes_s = sum(many * each_s for many, each_s in zip(turns, launches_s, strict=True))
+        counts = [0] * len(some)
+
+        def burst(at_most_s: float) -> list[float]:
+            for _ in range(max(round(at_most_s / takes_s), 1)):
+                for number, (one, many) in enumerate(zip(some, turns, strict=True)):
+                    for _ in range(many):
+                        one.once()
+                    counts[number] += many * one.in_one
+            if clock is not None:
+                clock.look()
+                torch.cuda.synchronize(device)
+            return [time.time_ns(), *counts, 0.0 if clock is None else clock.take().clock_mhz]
+
+        _settle(burst, clock is not None)
+        before, begin_s = list(counts), time.monotonic()
+        marks = [[time.time_ns(), *counts, 0.0]]
+        while (left_s := begin_s + seconds - time.monotonic()) > 0:
+            marks.append(burst(min(left_s, AT_ONCE_S)))
+    many = [after - earlier for earlier, after in zip(before, counts, strict=True)]
+    return {"start_ns": marks[0][0], "end_ns": marks[-1][0], "executions": many, "marks": marks}
+
+
+def _settle(burst: Callable[[float], list[float]], by_clocks: bool) -> None:
+    """Until clocks are level; what lowers them has them go up and down for a while."""
+    until_s, seen = time.monotonic() + LONGEST_S, []
+    while by_clocks and time.monotonic() < until_s:
+        seen.append(burst(AT_ONCE_S)[-1])
+        last = seen[-LEVEL_FOR:]
+        if len(last) == LEVEL_FOR and max(last) - min(last) <= LEVEL * max(last):
+            return
 
 
 def replays(
@@ -168,26 +193,31 @@ def replays(
 
     device = torch.device(plan["device"])
     flags.put(plan["flags"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
     begin_s = clock_s()
     each_s = plan["budget_s"] / plan["passes"] - plan["idle_s"]
     chosen: list[str] = []
+    clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
     for key, share in plan["shares"]:
         if covered >= plan["enough"] or (chosen and clock_s() - begin_s > each_s - plan["seconds"]):
             break
-        said = _replay(key, device, plan["seconds"], plan["busy"])
+        said = _replay(key, device, plan["seconds"])
         yield said
         if "skipped" not in said:
             chosen.append(key)
+            clocks_mhz[key] = said["marks"][-1][-1]
             covered += share
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
+    yield from _pairs(clocks_mhz, device, plan["seconds"], PAIRS_PART * plan["budget_s"])
     for _ in range(1, plan["passes"]):
         for key in chosen:
             if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
-                yield _replay(key, device, plan["seconds"], plan["busy"])
+                yield _replay(key, device, plan["seconds"])
         yield _idle(plan["idle_s"])
 
 
@@ -210,13 +240,36 @@ def _idle(seconds: float) -> dict[str, Any]:
     return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
 
 
-def _replay(key: str, device: Any, seconds: float, busy: float) -> dict[str, Any]:
+def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
     """One pass over an operation, or why there is none."""
     begin_ns = time.time_ns()
     try:
-        return {"key": key, **Replayer(Call.of(key), device).run(seconds, busy)}
+        said = executed([Replayer(Call.of(key), device)], seconds, device)
+        return {"key": key, **said, "executions": said["executions"][0]}
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
+
+
+def _pairs(
+    clocks_mhz: Mapping[str, float], device: Any, seconds: float, within_s: float
+) -> Iterator[dict[str, Any]]:
+    """The operation that lowers clocks most, in turns with some that do not lower them; at least one pair,
+    where clocks were lowered."""
+    if len(clocks_mhz) < 2 or min(clocks_mhz.values()) >= LIMITED * max(clocks_mhz.values()):
+        return
+    lowest = min(clocks_mhz, key=lambda key: clocks_mhz[key])
+    highest_mhz = max(clocks_mhz.values())
+    others = [key for key, mhz in clocks_mhz.items() if mhz >= LIMITED * highest_mhz][:MOST_PAIRS]
+    until_s = time.monotonic() + within_s
+    try:
+        first = Replayer(Call.of(lowest), device, TURNS_S[0])
+        for other in others:
+            second = Replayer(Call.of(other), device, TURNS_S[0])
+            yield {"pair": [lowest, other], **executed([first, second], seconds, device)}
+            if time.monotonic() > until_s:
+                return
+    except Exception:  # noqa: BLE001 - two at once take more memory, and each is known by itself
+        return
 
 
 def main(plan: str, result: str) -> None:

@@ -1,0 +1,104 @@
+"""How the energy of an execution goes with the clocks of a GPU, which a power limit lowers.
+
+By itself a large product draws all that a GPU may, and runs at lower clocks than in a program, where cheaper
+operations come in between; what moves memory runs at higher ones. So costs are told at the program's clocks.
+On an H200 energy goes with a power of the clocks, from 0.3 for what draws little to 0.8 for large products:
+one that is proportional to what an operation draws at the highest clocks. How proportional is measured with
+every calibration in which clocks are lowered, by operations that take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from joulemap.calibration.cost import Cost, Replay, window
+from joulemap.traces import PowerTrace
+
+RISE = 1.75
+"""The power itself goes with about this power of the clocks, for what is limited by it."""
+STEEPEST = 2.0
+DOUBT = 0.15
+"""How far off such a power of the clocks is for a single operation, as an rms: twelve pairs on an H200."""
+UNKNOWN = 0.5
+"""And where nothing is known of it, so that none is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Energy goes with ``per_w`` times the power at ``highest_mhz`` as a power of clocks."""
+
+    highest_mhz: float
+    per_w: float
+
+    def exponent(self, cost: Cost) -> float:
+        """The power of the clocks with which the energy of an operation goes."""
+        return min(self.per_w * _highest_w(cost, self.highest_mhz), STEEPEST)
+
+    def to_json(self) -> dict[str, float]:
+        return {"highest_mhz": self.highest_mhz, "per_w": self.per_w}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any] | None) -> Response | None:
+        if content is None:
+            return None
+        return cls(float(content["highest_mhz"]), float(content["per_w"]))
+
+
+def at_clocks(cost: Cost, clock_mhz: float, response: Response | None) -> Cost:
+    """The cost at other clocks; as it is where either clocks are unknown."""
+    if not clock_mhz or not cost.clock_mhz:
+        return cost
+    apart = float(np.log(clock_mhz / cost.clock_mhz))
+    exponent, doubt = (0.0, UNKNOWN) if response is None else (response.exponent(cost), DOUBT)
+    energy_j = cost.energy_j * float(np.exp(exponent * apart))
+    return replace(cost, energy_j=energy_j, rms=float(np.hypot(cost.rms, doubt * apart)), clock_mhz=clock_mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two operations that took turns, at the same clocks then."""
+
+    first: Replay
+    second: Replay
+
+
+def response(costs: Mapping[str, Cost], pairs: Sequence[Pair], power: PowerTrace) -> Response | None:
+    """From what pairs drew, against what both would have drawn at the clocks that each has by itself; None
+    where no pair ran at other clocks than these."""
+    highest_mhz = max((one.clock_mhz for one in costs.values()), default=0.0)
+    found = [_apart(pair, costs, power, highest_mhz) for pair in pairs]
+    rise, watts = np.array([one for one in found if one is not None], np.float64).reshape(-1, 2).T
+    if not watts.any():
+        return None
+    return Response(highest_mhz, max(float(watts @ rise / (watts @ watts)), 0.0))
+
+
+def _apart(
+    pair: Pair, costs: Mapping[str, Cost], power: PowerTrace, highest_mhz: float
+) -> tuple[float, float] | None:
+    """By how much more a pair drew than both do by themselves (as a logarithm), and how many watts times how
+    much higher clocks (likewise) that comes from."""
+    both = (pair.first, pair.second)
+    seen = window(power, pair.first.start_ns, pair.first.end_ns)
+    own = [costs[one.key] for one in both if one.key in costs]
+    if seen is None or len(own) < len(both):
+        return None
+    clock_mhz = pair.first.clock_between(seen.begin_ns, seen.end_ns)
+    alone_mhz = np.array([cost.clock_mhz for cost in own])
+    if not clock_mhz or not alone_mhz.all():
+        return None
+    runs = np.array([one.executions_between(seen.begin_ns, seen.end_ns) for one in both])
+    alone_j = runs * [cost.energy_j for cost in own]
+    highest_w = [_highest_w(cost, highest_mhz) for cost in own]
+    rise = np.log(seen.energy_j / alone_j.sum())
+    watts = alone_j / alone_j.sum() * highest_w * np.log(clock_mhz / alone_mhz)
+    return float(rise), float(watts.sum())
+
+
+def _highest_w(cost: Cost, highest_mhz: float) -> float:
+    """What an operation would draw at the highest clocks."""
+    return cost.power_w * float((highest_mhz / cost.clock_mhz) ** RISE)
