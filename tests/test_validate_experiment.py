@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.clock import CYCLES, Clock, Looked  # noqa: E402
+from joulemap.frameworks.torch.clock import CYCLES, LOOKS, Clock, Looked  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
 from joulemap.recorder.journal import read_journal  # noqa: E402
@@ -88,7 +88,7 @@ def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
-    monkeypatch.setattr(Clock, "look", lambda clock: done.append("wait" if clock.wait_s else "look"))
+    monkeypatch.setattr(Clock, "begin", lambda clock: done.append("wait" if clock.wait_s else "look"))
     monkeypatch.setattr(Clock, "take", lambda _: Looked(1500.0, 0.5))
     experiment = Experiment(tmp_path, Heard(), lambda: len(done))
     said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
@@ -107,14 +107,35 @@ def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_
     assert done == [*waits, "train", "rest", "look", "train", "look", "test", "rest"]
 
 
-def test_the_mean_clock_is_that_of_the_middle_half_of_what_was_timed() -> None:
+def test_clocks_count_for_as_long_as_it_is_to_the_next_look_without_launches_and_waits() -> None:
     clock = Clock()
     assert clock.take() == Looked()
-    ends_ms = (0.102, 0.102, 0.202, 9.002)
-    clock._looks = [(Moment(0.0), Moment(end_ms), Moment(end_ms + 0.002)) for end_ms in ends_ms]
-    clock._waits = [(Moment(1.0), Moment(3.0))]
-    assert clock.take() == Looked(pytest.approx((CYCLES - 1) / 150.0), pytest.approx(0.011416))
+
+    def look(begin_ms: float, counts_ms: float) -> tuple[Moment, ...]:
+        end_ms = begin_ms + counts_ms + 0.002
+        return Moment(begin_ms), Moment(end_ms), Moment(end_ms + 0.002)
+
+    begins_ms = [(100.0 * step + 10 * part, part) for step in range(50) for part in (0, 1)]
+    clock._looks = [look(begin_ms, 0.02 + 0.01 * part) for begin_ms, part in begins_ms]
+    clock._waits = {0: (Moment(0.1), Moment(5.1))}
+    found = clock.take()
+    slow_mhz, fast_mhz = (CYCLES - 1) / 30.0, (CYCLES - 1) / 20.0
+    slow_ms, fast_ms = 49 * 90.0 + 10.0, 50 * 10.0 - 5.0
+    mean_mhz = (slow_ms * slow_mhz + fast_ms * fast_mhz) / (slow_ms + fast_ms)
+    assert found.clock_mhz == pytest.approx(mean_mhz, rel=0.01)
+    assert found.seconds == pytest.approx((50 * (0.024 + 0.034) + 5.0) / 1e3)
     assert clock.take() == Looked()
+
+
+def test_clocks_are_looked_at_throughout_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    clock = Clock()
+    monkeypatch.setattr(clock, "look", lambda: looks.append(0))
+    for _ in range(3):
+        clock.begin()
+        for _ in range(100):
+            clock.hear()
+    assert len(looks) == 3 + 2 * LOOKS
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """A GPU at its power limit, whose clocks change with whatever is added, and one that rests at borders."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from joulemap.validating.truth import truths
 
 GPU = Domain("GPU:0", "GPU:0")
 S = 1_000_000_000
-LIMIT_W, IDLE_W, HIGHEST_MHZ = 700.0, 120.0, 1980.0
+LIMIT_W, IDLE_W, WAITING_W, HIGHEST_MHZ = 700.0, 120.0, 250.0, 1980.0
 FACTS = [(0, "GPU:0 power_limit_w", LIMIT_W)]
 STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
 """Seconds and joules of three operations at the highest clocks: together 812 W."""
@@ -39,26 +40,26 @@ def at_limit(parts: list[tuple[float, float]], wait_s: float = 0.0) -> float:
     for _ in range(60):
         clock = (low + high) / 2
         seconds, joules = clocked(parts, clock)
-        draws_w = (joules + wait_s * IDLE_W) / (seconds + wait_s)
+        draws_w = (joules + wait_s * WAITING_W) / (seconds + wait_s)
         low, high = (clock, high) if draws_w < LIMIT_W else (low, clock)
     return clock
 
 
 def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
-    """Each operation twice instead of once, or a wait, in blocks among plain steps."""
+    """Each operation twice instead of once, or a wait, in blocks among plain steps. In waits more is drawn
+    than at rest."""
     stretches, edges, joules, now_ns = [], [0], [], 0
     random = np.random.default_rng(0)
+    waits_s = cycle((0.005, 0.012, 0.024))
     for target in [
         PLAIN,
         *(one for _ in range(blocks) for each in (*STEP, WAITING) for one in (each, PLAIN)),
     ]:
-        parts, wait_s = (
-            [*STEP.values(), *([STEP[target]] if target in STEP else [])],
-            0.008 * (target == WAITING),
-        )
+        parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
+        wait_s = next(waits_s) if target == WAITING else 0.0
         clock = at_limit(parts, wait_s)
         seconds, energy_j = clocked(parts, clock)
-        seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * IDLE_W
+        seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * WAITING_W
         end_ns = now_ns + round(STEPS * seconds * S)
         extra, mhz = STEPS if target in STEP else 0, clock * HIGHEST_MHZ
         seen, looked_s = dict.fromkeys(STEP, STEPS), STEPS * wait_s
@@ -72,9 +73,11 @@ def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
 def test_truths_are_told_at_the_clocks_of_plain_steps() -> None:
     stretches, power = experiment()
     assert Metered.of(power, stretches).clocks is None
-    metered = Metered.of(power, stretches, IDLE_W)
+    metered = Metered.of(power, stretches, by_clocks=True)
     assert metered.clocks is not None
     assert metered.clocks.power == pytest.approx(0.9, abs=metered.clocks.half + 0.02)
+    assert metered.clocks.half < 0.15
+    assert metered.clocks.waiting_w == pytest.approx(WAITING_W, rel=0.1)
     clock = metered.clocks.usual_mhz / HIGHEST_MHZ
     assert clock == pytest.approx(at_limit(list(STEP.values())))
     blind, told = (truths(dict.fromkeys(STEP, 0.0), stretches, one) for one in (Metered(power), metered))
@@ -87,10 +90,16 @@ def test_truths_are_told_at_the_clocks_of_plain_steps() -> None:
 
 def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() -> None:
     many, same = np.linspace(1800.0, 1900.0, 20), np.full(20, 1980.0)
-    assert Clocks.of(many**0.5, many) == Clocks(1850.0, pytest.approx(0.5), pytest.approx(0.0, abs=1e-9))
-    assert Clocks.of(same, same) is None
-    assert Clocks.of(many[:5], many[:5]) is None
-    with_one_slow = np.append(many**0.5, 900.0), np.append(many, 1810.0)
+    waits = np.tile([0.0, 0.0, 0.1, 0.2], 5)
+    energy_j = many**0.5 + 100 * waits
+    usual_mhz = float(np.median(many[waits == 0]))
+    nothing = pytest.approx(0.0, abs=1e-9)
+    assert Clocks.of(energy_j, many, waits) == Clocks(
+        usual_mhz, pytest.approx(0.5), nothing, pytest.approx(100)
+    )
+    assert Clocks.of(same, same, waits) is None
+    assert Clocks.of(many[:5], many[:5], waits[:5]) is None
+    with_one_slow = np.append(energy_j, 900.0), np.append(many, 1810.0), np.append(waits, 0.0)
     found = Clocks.of(*with_one_slow)
     assert found is not None
     assert found.power == pytest.approx(0.5, abs=0.01)
@@ -99,10 +108,10 @@ def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() ->
 def test_it_is_said_where_plain_steps_draw_all_that_the_gpu_may(tmp_path: Path) -> None:
     limited, silent = recorded(tmp_path / "r.joulemap", FACTS), recorded(tmp_path / "s.joulemap", [])
     stretches, power = experiment()
-    held, clocks = remarks(limited, Metered.of(power, stretches, IDLE_W), stretches)
+    held, clocks = remarks(limited, Metered.of(power, stretches, by_clocks=True), stretches)
     assert held.startswith("GPU:0 drew 100 % of the 700 W that it may: ")
     assert clocks.startswith("GPU:0 ran at ")
-    assert remarks(silent, Metered.of(power, stretches, IDLE_W), stretches) == [clocks]
+    assert remarks(silent, Metered.of(power, stretches, by_clocks=True), stretches) == [clocks]
     (_, unknown) = remarks(limited, Metered(power), stretches)
     assert "too little is known of clocks" in unknown
     assert remarks(limited, Metered(PowerTrace(GPU, power.edges_ns, power.energy_j / 2)), stretches) == []

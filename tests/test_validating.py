@@ -30,7 +30,7 @@ from joulemap.validating.plan import (
     MOST_EXTRA,
     MOST_TIMES,
     WAIT,
-    WAITS_A_ROUND,
+    WAITING_PARTS,
     Turns,
     Wanted,
     extra,
@@ -244,8 +244,8 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
     assert few.number == 3
     assert turns.next(every, {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.01, 1.0, 2))
-    with_waits = [turns.next([*every, WAIT], {}) for _ in range(2 * (6 + WAITS_A_ROUND))]
-    assert with_waits.count(WAIT) == 2 * WAITS_A_ROUND
+    with_waits = [turns.next([*every, WAIT], {}) for _ in range(2 * (6 + len(WAITING_PARTS)))]
+    assert with_waits.count(WAIT) == 2 * len(WAITING_PARTS)
     assert turns.next([*every, WAIT], {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
 

@@ -228,6 +228,9 @@ def _account_device(
     footprints = []
     for one, (energy, seconds) in zip(supplies, shared, strict=True):
         charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s, cost_rms)
+        if weighting.weights is not None and isinstance(weighting.idle_weight, float | int):
+            model_j = weighting.weights[rows.event] * active_s
+            charges = replace(charges, model_j=model_j, idle_w=float(weighting.idle_weight))
         footprints.append(domain_footprint(rows, step_of, one, energy, seconds, charges, weighting.rule))
     return footprints
 

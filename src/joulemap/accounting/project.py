@@ -2,8 +2,8 @@
 
 Tracing costs, so a few steps are traced and every step is metered. The measured energy of an untraced
 step goes to operations and idle in the proportions of the traced steps of the same label (``train``,
-``test``); where none of these was traced, it stays *untraced*. Every joule is measured; only who it goes
-to is projected, and marked so.
+``test``), or of their costs where these are calibrated; where none was traced, it stays *untraced*. Every
+joule is measured; only who it goes to is projected, and marked so.
 
 A tracer makes the program slower, not an accelerator's work: a GPU waits longer in a step that is traced.
 So the waiting in an untraced step is what it took less the work of the traced ones.

@@ -6,7 +6,7 @@ steps, plus what those steps stand for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,22 +113,34 @@ class Rows:
 @dataclass(frozen=True, eq=False)
 class Charges:
     """What each event got: joules and seconds of the domain, and its own time in its lane; and how far off
-    the cost may be that it weighed by (relative, as an rms; NaN for one that was not calibrated)."""
+    the cost may be that it weighed by (relative, as an rms; NaN for one that was not calibrated).
+
+    ``model_j`` is what its cost says, and ``idle_w`` what idle time draws: what untraced steps took goes by
+    these where they are known. The meter's few updates while steps were traced say less."""
 
     energy_j: Float64
     share_s: Float64
     active_s: Float64
     cost_rms: Float64 | None = None
+    model_j: Float64 | None = None
+    idle_w: float = 0.0
 
     @property
-    def calibrated_j(self) -> Float64 | None:
+    def basis_j(self) -> Float64:
+        """By what events stand for those of untraced steps."""
+        return self.energy_j if self.model_j is None else self.model_j
+
+    def idle_basis_j(self, idle_j: Float64, idle_s: Float64) -> Float64:
+        """The same of idle time."""
+        return idle_j if self.model_j is None else self.idle_w * idle_s
+
+    def calibrated(self, joules: Float64) -> Float64 | None:
         """The energy of calibrated events; None where there are none."""
-        return None if self.cost_rms is None else np.where(np.isnan(self.cost_rms), 0.0, self.energy_j)
+        return None if self.cost_rms is None else np.where(np.isnan(self.cost_rms), 0.0, joules)
 
-    @property
-    def cost_rms_j(self) -> Float64 | None:
+    def cost_rms_j(self, joules: Float64) -> Float64 | None:
         """How far off it may be: executions of one operation are all off together."""
-        return None if self.cost_rms is None else np.nan_to_num(self.cost_rms) * self.energy_j
+        return None if self.cost_rms is None else np.nan_to_num(self.cost_rms) * joules
 
 
 def domain_footprint(
@@ -139,15 +151,17 @@ def domain_footprint(
     idle_j, idle_s = energy.idle_between_marks(), seconds.idle_between_marks()
     work_j = _by_step(charges.energy_j, step, step_of.count)
     work_s = _by_step(charges.share_s, step, step_of.count)
+    idle_basis_j = charges.idle_basis_j(idle_j, idle_s)
     extra = Projection.none()
     if step_of.steps is not None:
         extra = project(
             step_of.steps,
-            StepParts(work_j, idle_j, supply.untraced_j),
+            StepParts(_by_step(charges.basis_j, step, step_of.count), idle_basis_j, supply.untraced_j),
             StepParts(work_s, idle_s, supply.untraced_s),
             waits_for_host=bool((rows.events.kind.codes[rows.event] == KERNEL).any()),
         )
-    all_idle_j = energy.idle + float(idle_j @ (extra.energy * extra.idle))
+    more_idle_j = idle_basis_j * (extra.energy * extra.idle)
+    all_idle_j = energy.idle + float(more_idle_j.sum())
     account = Account(
         domain=supply.domain,
         measured_j=supply.measured_j,
@@ -161,7 +175,7 @@ def domain_footprint(
         covered_s=float(supply.seconds.amount.sum() + supply.untraced_s.sum()),
         step_j=work_j + idle_j + supply.untraced_j,
         step_s=work_s + idle_s + supply.untraced_s,
-        idle_block_j=step_of.by_block(idle_j * (1 + extra.energy * extra.idle)),
+        idle_block_j=step_of.by_block(idle_j + more_idle_j),
     )
     placed = _placed(rows, step_of, extra, step, charges, account, rule)
     if extra.unplaced_j > 0:
@@ -183,7 +197,7 @@ def _placed(
     more_j, more_s, more_calls = (
         _at_step(ratio, step) for ratio in (extra.energy, extra.seconds, extra.calls)
     )
-    projected_j = np.zeros(count) if more_j is None else rows.total(charges.energy_j, more_j)
+    projected_j = np.zeros(count) if more_j is None else rows.total(charges.basis_j, more_j)
     energy_j = rows.total(charges.energy_j) + projected_j
     first_ns, last_ns = _spans(rows, step_of, step, extra)
     return Footprint(
@@ -195,16 +209,16 @@ def _placed(
         energy_j=energy_j,
         projected_j=projected_j,
         baseline_j=np.zeros(count),
-        calibrated_j=_with_more(rows, charges.calibrated_j, more_j),
+        calibrated_j=_with_more(rows, charges, charges.calibrated, more_j),
         time_based_j=energy_j,
         share_s=rows.total(charges.share_s) + _more(rows, charges.share_s, more_s),
         active_s=rows.total(charges.active_s) + _more(rows, charges.active_s, more_s),
         calls=rows.executions() + (0.0 if more_calls is None else rows.executions(more_calls)),
         first_ns=first_ns,
         last_ns=last_ns,
-        block_j=_block_energy(rows, step_of, step, charges.energy_j, more_j),
+        block_j=_block_energy(rows, step_of, step, charges, more_j),
         meter_rms_j=np.zeros(count),
-        cost_rms_j=_with_more(rows, charges.cost_rms_j, more_j),
+        cost_rms_j=_with_more(rows, charges, charges.cost_rms_j, more_j),
         blocks=step_of.blocks,
         accounts=(account,),
         rule=rule,
@@ -231,9 +245,14 @@ def _more(rows: Rows, amounts: Float64, ratio: Float64 | None) -> Float64 | floa
     return 0.0 if ratio is None else rows.total(amounts, ratio)
 
 
-def _with_more(rows: Rows, amounts: Float64 | None, ratio: Float64 | None) -> Float64:
-    """Amounts by row, the projected ones with them; nothing where there are none."""
-    return np.zeros(len(rows)) if amounts is None else rows.total(amounts) + _more(rows, amounts, ratio)
+def _with_more(
+    rows: Rows, charges: Charges, of: Callable[[Float64], Float64 | None], ratio: Float64 | None
+) -> Float64:
+    """What is said of joules by row, the projected ones with them; nothing where there is nothing to say."""
+    own, others = of(charges.energy_j), of(charges.basis_j)
+    if own is None or others is None:
+        return np.zeros(len(rows))
+    return rows.total(own) + _more(rows, others, ratio)
 
 
 def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
@@ -285,7 +304,7 @@ def _numbered(key: Int64, size: int) -> tuple[Int64, Int64]:
 
 
 def _block_energy(
-    rows: Rows, step_of: StepOf, step: NDArray[np.int32], energy_j: Float64, more: Float64 | None
+    rows: Rows, step_of: StepOf, step: NDArray[np.int32], charges: Charges, more: Float64 | None
 ) -> Float64:
     blocks = len(step_of.blocks)
     if not blocks:
@@ -293,7 +312,9 @@ def _block_energy(
     block = np.append(step_of.blocks.of_step, np.int32(-1))[step]
     inside = block >= 0
     cell = rows.row[inside] * blocks + block[inside]
-    total_j = energy_j[inside] if more is None else (energy_j * (1 + more))[inside]
+    total_j = charges.energy_j[inside]
+    if more is not None:
+        total_j = total_j + (charges.basis_j * more)[inside]
     return sums_by(cell, total_j, len(rows) * blocks).reshape(len(rows), blocks)
 
 

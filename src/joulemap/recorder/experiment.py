@@ -160,7 +160,7 @@ class Experiment:
             self._open()
         if self._clock is not None:
             self._clock.wait_s = self._wait_s if self._target == WAITING else 0.0
-            self._clock.look()
+            self._clock.begin()
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
@@ -173,12 +173,14 @@ class Experiment:
                 key = tuple((tuple(shape), word) for shape, word in tensors)
                 operations.setdefault(one["op"], {})[key] = one["target"]
         modules = {one["name"]: one["target"] for one in said["modules"]}
-        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
+        repeater = Repeater(said["device"], operations)
+        self._repeats = [repeater, ModuleRepeater(modules)]
         self._of_step, self._stops, self._pause_s = said["label"], said["stop"], said["pause_s"]
         if said["clocks"]:
             self._clock = Clock()
-        for repeater in self._repeats:
-            repeater.install()
+            repeater.tell = self._clock.hear
+        for one in self._repeats:
+            one.install()
 
     def _aim(self, target: int, more: int, steps: int) -> None:
         """What was before ends here; what comes is repeated so often, for so many steps at least."""

@@ -6,8 +6,8 @@ then is known; or, of steps that are short against the interval, only whole inte
 
 A GPU at its power limit changes its clocks with whatever is added, and with its clocks what everything else
 costs. So energy is told at the clocks of plain steps. How energy goes with clocks is seen in steps in which
-the GPU also waits for a while: its clocks are higher then, and its work is the same. While it waits it draws
-what it draws at rest.
+the GPU also waits for a while: its clocks are higher then, and its work is the same. What it draws while it
+waits is found with it, from waits of different lengths.
 """
 
 from __future__ import annotations
@@ -31,41 +31,50 @@ LEAST_SPREAD = 0.003
 """Clocks that vary by less, relative to their mean, do not matter."""
 FEWEST = 3
 """Stretches with waits, before how energy goes with clocks is believed."""
-STEEPEST = 3.0
+STEEPEST = 2.0
+FAR = 5.0
+"""A stretch that is so many times as far off as most has had something else come between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """Energy goes with this power of the clocks, of which these are the usual ones; half of its 95 %
-    interval."""
+    interval. ``waiting_w`` is what was found to be drawn in waits."""
 
     usual_mhz: float
     power: float
     half: float
+    waiting_w: float = 0.0
 
     @classmethod
-    def of(cls, energy_j: Float64, clock_mhz: Float64) -> Clocks | None:
-        """From the energy of steps that did the same at other clocks; None where clocks were always the same,
-        or too little is known. Single steps that something came between do not matter: the slope is the
-        median of those of all pairs, by how far they are apart."""
+    def of(cls, energy_j: Float64, clock_mhz: Float64, waited_s: Float64) -> Clocks | None:
+        """From steps that did the same at other clocks, and waited for so long: the work goes with a power of
+        the clocks, and waits draw some power. None where clocks were always the same, or too little is
+        known."""
         if len(clock_mhz) < 2 * FEWEST or clock_mhz.std() < LEAST_SPREAD * clock_mhz.mean():
             return None
-        usual_mhz = float(np.median(clock_mhz))
-        x, y = np.log(clock_mhz / usual_mhz), np.log(energy_j / np.median(energy_j))
-        first, second = np.triu_indices(len(x), 1)
-        apart, rise = x[second] - x[first], y[second] - y[first]
-        far = np.abs(apart) > 0
-        slope = _median(rise[far] / apart[far], np.abs(apart[far]))
-        power = float(np.clip(slope, 0.0, STEEPEST))
-        off = y - power * x
-        rms = 1.4826 * float(np.median(np.abs(off - np.median(off))))
-        return cls(usual_mhz, power, 2 * rms / float(x.std() * np.sqrt(len(x))))
+        usual_mhz = float(np.median(clock_mhz[waited_s <= np.median(waited_s)]))
+        x, keep = np.log(clock_mhz / usual_mhz), np.ones(len(clock_mhz), bool)
+        for _ in range(2):
+            power, (work_j, waiting_w) = _fitted(x[keep], energy_j[keep], waited_s[keep])
+            off = np.abs(energy_j - work_j * np.exp(power * x) - waiting_w * waited_s)
+            keep = off <= FAR * np.median(off)
+        slopes = np.stack([np.exp(power * x), work_j * x * np.exp(power * x), waited_s], axis=1)[keep]
+        rms_j = float(np.sqrt(np.square(off[keep]).sum() / max(keep.sum() - 3, 1)))
+        spread = np.sqrt(np.diag(np.linalg.pinv(slopes.T @ slopes)))
+        return cls(usual_mhz, power, 2 * rms_j * float(spread[1]), waiting_w)
 
 
-def _median(values: Float64, weights: Float64) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+def _fitted(x: Float64, energy_j: Float64, waited_s: Float64) -> tuple[float, Float64]:
+    """The power of clocks with which the least is left over, and the joules of work and watts of waiting that
+    go with it."""
+    found = []
+    for power in np.linspace(0.0, STEEPEST, 401).tolist():
+        parts = np.stack([np.exp(power * x), waited_s], axis=1)
+        both, *_ = np.linalg.lstsq(parts, energy_j, rcond=None)
+        found.append((float(np.square(energy_j - parts @ both).sum()), power, both))
+    _, power, both = min(found, key=lambda one: one[0])
+    return power, both
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -78,16 +87,15 @@ class Metered:
     clocks: Clocks | None = None
 
     @classmethod
-    def of(cls, power: PowerTrace, stretches: Sequence[Stretch], idle_w: float = 0.0) -> Metered:
-        """With all that the stretches say about rests and clocks; the latter takes ``idle_w``, what the
-        device draws when it waits."""
+    def of(cls, power: PowerTrace, stretches: Sequence[Stretch], *, by_clocks: bool = False) -> Metered:
+        """With all that the stretches say about rests, and ``by_clocks`` about clocks."""
         seen = cls(power, _rest_w(power, stretches))
         same = [one for one in stretches if one.target in (PLAIN, WAITING) and one.steps]
         same = [one for one in same if one.clock_mhz > 0 and seen.knows(one)]
-        if not idle_w or sum(one.target == WAITING for one in same) < FEWEST:
+        if not by_clocks or sum(one.target == WAITING for one in same) < FEWEST:
             return seen
-        energy_j = np.array([(seen.energy_j(one) - idle_w * one.looked_s) / one.steps for one in same])
-        return cls(power, seen.rest_w, Clocks.of(energy_j, np.array([one.clock_mhz for one in same])))
+        each = [(seen.energy_j(one) / one.steps, one.clock_mhz, one.looked_s / one.steps) for one in same]
+        return cls(power, seen.rest_w, Clocks.of(*np.array(each).T))
 
     def knows(self, stretch: Stretch) -> bool:
         """Whether the meter has seen a stretch to its end."""

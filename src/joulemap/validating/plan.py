@@ -17,9 +17,10 @@ EXTRA = 0.5
 MOST_TIMES = 101
 FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
-WAITING_PART, WAITS_A_ROUND = 0.15, 3
-"""What a wait adds to a step, and how often there is a block of such steps for one of each target: on what
-they say about clocks every truth depends."""
+WAITING_PARTS = (0.1, 0.25, 0.5)
+"""What waits add to a step, in turn, in a block of such steps each for one of each target: on what they say
+about clocks every truth depends. Clocks do not rise for ever, so that long waits tell what is drawn in them
+and short ones what clocks do."""
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
@@ -41,7 +42,7 @@ class Wanted:
     stop: bool = False
 
 
-WAIT = Target(WAITING, "waiting", "(waiting)", "", (), frozenset(), WAITING_PART, 0.0)
+WAIT = Target(WAITING, "waiting", "(waiting)", "", (), frozenset(), WAITING_PARTS[1], 0.0)
 """Steps in which nothing is repeated, and a GPU also waits."""
 
 
@@ -82,7 +83,7 @@ class Turns:
     def next(self, open_: Collection[Target], truths: Mapping[int, Truth]) -> Target | None:
         """The next one of those that are open; None where all are known. ``known`` says how many are."""
         every = [one for one in open_ if one is not WAIT]
-        waits = [WAIT] * WAITS_A_ROUND if len(every) < len(open_) else []
+        waits = [WAIT] * len(WAITING_PARTS) if len(every) < len(open_) else []
         still = [one for one in every if not self.is_known(truths.get(one.number))]
         self.known = len(every) - len(still)
         self._queue = [one for one in self._queue if one in still or (one is WAIT and still)]

@@ -31,7 +31,7 @@ from joulemap.traces import EventTrace, Float64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating import gate
 from joulemap.validating.metered import LEAST_SPREAD, Metered
-from joulemap.validating.plan import WAIT, WAITING_PART, Turns, Wanted, extra, steps_of_block, times
+from joulemap.validating.plan import WAIT, WAITING_PARTS, Turns, Wanted, extra, steps_of_block, times
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, truths
@@ -67,6 +67,7 @@ class Referee:
         self.label = ""
         self.domain = ""
         self.busy = 1.0
+        self._waits_ordered = 0
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
         self.stretches: list[Stretch] = []
@@ -251,7 +252,10 @@ class Referee:
         count, step_s = times(target, self._wanted, extra(self.busy)), self._step_s()
         shared = power.domain.device.startswith("CPU")
         steps, rest = steps_of_block(target, count, step_s, power.period_s, shared, self.busy)
-        wait_s = WAITING_PART * step_s if target is WAIT else 0.0
+        wait_s = 0.0
+        if target is WAIT:
+            wait_s = WAITING_PARTS[self._waits_ordered % len(WAITING_PARTS)] * step_s
+            self._waits_ordered += 1
         order = {"target": target.number, "times": count, "steps": steps, "rest": rest, "wait_s": wait_s}
         self._write(order)
         self.blocks += 1

@@ -80,7 +80,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     recording = load(path)
     own = own_power(recording, power)
     idle_w = _idle_w(calibration, power)
-    metered = Metered.of(own, referee.stretches, idle_w)
+    metered = Metered.of(own, referee.stretches, by_clocks=True)
     busy_s = {one.number: one.step_s for one in referee.targets}
     known = truths(busy_s, referee.stretches, metered, idle_w if referee.waits else 0.0)
     charges = _charges(recording, referee, steps, calibration is not None)
