@@ -92,7 +92,7 @@ def test_a_gpu_that_disappears_does_not_stop_the_others() -> None:
     with pytest.raises(MeterError, match="GPU:0 fell off the bus"):
         first.read()
     assert second.read() == 5_000
-    assert meter.pictures() == {"GPU:1 instant_power_w": 120.5}
+    assert meter.pictures() == {"GPU:1 instant_power_w": 120.5, "GPU:1 sm_clock_mhz": 1980}
     assert "GPU:1 processes_count" in meter.facts()
     assert "GPU:0 processes_count" not in meter.facts()
     library.cards[0].lost = False
@@ -153,7 +153,7 @@ def test_instant_power_is_for_pictures_and_no_channel() -> None:
     assert isinstance(meter, Pictured)
     channels = meter.open()
     assert [channel.quantity for channel in channels] == ["energy_j", "power_w", "energy_j"]
-    assert meter.pictures() == {"GPU:0 instant_power_w": 120.5}
+    assert meter.pictures() == {"GPU:0 instant_power_w": 120.5, "GPU:0 sm_clock_mhz": 1980}
     assert not any("instant" in name for name in meter.facts())
 
 
@@ -209,11 +209,8 @@ def test_a_program_that_sees_some_gpus_is_metered_on_those_by_its_own_numbers() 
     assert [(one.domain.device, one.read()) for one in channels] == [("GPU:0", 2), ("GPU:1", 0), ("GPU:2", 3)]
     assert channels[0].domain.sensor == "NVML total energy, GPU 2 of the machine (GPU-8932f932)"
     assert meter.facts()["GPU:2 physical_gpu_number"] == 3
-    assert meter.pictures().keys() == {
-        "GPU:0 instant_power_w",
-        "GPU:1 instant_power_w",
-        "GPU:2 instant_power_w",
-    }
+    told = ("instant_power_w", "sm_clock_mhz")
+    assert meter.pictures().keys() == {f"GPU:{number} {what}" for number in range(3) for what in told}
 
 
 def test_all_gpus_are_seen_by_default_and_keep_their_sensors_name() -> None:

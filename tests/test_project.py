@@ -4,7 +4,7 @@ import pytest
 
 from joulemap.accounting import attribute
 from joulemap.devices import Domain
-from joulemap.traces import Steps
+from joulemap.traces import PowerTrace, Steps
 
 from .small_traces import S, by_name, one_watt, trace
 
@@ -50,6 +50,20 @@ def test_what_stands_for_many_steps_is_as_sure_as_the_energy_of_them_all():
     row = attribute(spans, one_watt(400), steps=steps_).to_records()[0]
     assert row["energy_j"] == pytest.approx(100)
     assert row["high_j"] - row["energy_j"] == pytest.approx(1.96 * 0.408 * 100 / 400, rel=0.01)
+
+
+def test_costs_say_more_of_untraced_steps_than_the_meter_did_of_the_traced_one():
+    """A and B cost the same. While the step was traced the meter saw 1 W in its first half and 3 in the
+    other; its idle time draws half a watt."""
+    spans = trace(("A", 0, 1), ("B", 2, 3), step=[0, 0])
+    steps_ = Steps.from_columns(start_ns=[0, 4 * S], end_ns=[4 * S, 8 * S], traced=[True, False])
+    power = PowerTrace(Domain("GPU:0", "GPU:0"), [0, 2 * S, 4 * S, 8 * S], [2.0, 6.0, 12.0])
+    weighing = {"weights": [1.0, 1.0], "idle_weight": 0.5}
+    footprint = attribute(spans, [power], "calibrated", steps=steps_, **weighing)
+    traced_j, untraced_j = {"A": 2 / 1.5, "B": 6 / 1.5}, 12 / 3
+    assert by_name(footprint) == pytest.approx({name: own + untraced_j for name, own in traced_j.items()})
+    assert footprint.idle_j == pytest.approx(8 - 8 / 1.5 + 12 / 3)
+    assert footprint.accounts[0].step_j == pytest.approx([8, 12])
 
 
 def test_an_event_that_runs_into_a_traced_step_belongs_to_it():

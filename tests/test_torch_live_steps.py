@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.environment import uncovered
-from tests.torch_live import attached
+from tests.tensorflow_live import Heard
+from tests.torch_live import attached, layers
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -282,6 +283,81 @@ def test_threads_of_their_own(tmp_path: Path) -> None:
             thread.start()
             thread.join()
         assert heard.steps == ["inference"] * 10
+
+
+class Noting(Heard):
+    """Is told of steps like the last one in a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted_at: list[int] = []
+
+    def noted(self, label: str) -> bool:
+        if self.is_open():
+            return False
+        self.noted_at.append(len(self.steps))
+        self.begin(label)
+        return True
+
+
+def test_inference_like_the_last_one_is_only_noted(tmp_path: Path) -> None:
+    model, x = net().eval(), torch.randn(2, 4)
+    other, loader = net().eval(), batches(1)
+    optimizer = torch.optim.SGD(net().parameters())
+    listens, heard = [], Noting()
+    with attached(tmp_path) as (adapter, _):
+        adapter._watch.steps = heard
+
+        def infers(module: torch.nn.Module = model) -> None:
+            with torch.no_grad():
+                module(x)
+            listens.append(adapter._calls.listens[0] and not adapter._calls.is_open())
+
+        for module in (model, model, model, other, other, model):
+            infers(module)
+        assert heard.noted_at == [1, 2, 4]
+        model(x)  # with gradients, though nobody asks for them
+        infers()
+        thread = threading.Thread(target=infers)
+        thread.start()
+        thread.join()
+        infers()
+        assert heard.noted_at == [1, 2, 4]
+        infers()
+        optimizer.step()
+        infers()
+        next(iter(loader))
+        infers()
+        assert heard.noted_at == [1, 2, 4, 10]
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 3))
+        infers()
+    assert heard.depth == 0
+    assert all(listens)
+
+
+def test_a_session_hears_all_of_a_call_that_was_only_noted(tmp_path: Path) -> None:
+    """It begins in the middle of one."""
+
+    class Opens(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            if opens[0]:
+                adapter.start(tmp_path)
+            return self.second(x)
+
+    opens, model, x, heard = [False], Opens().eval(), torch.randn(2, 4), Noting()
+    with attached(tmp_path) as (adapter, _), torch.no_grad():
+        adapter._watch.steps = heard
+        for opens[0] in (False, False, True):
+            model(x)
+        adapter.stop()
+    assert heard.noted_at == [1, 2]
+    assert set(layers(tmp_path)) == {"second"}
 
 
 def test_calls_inside_a_call_are_none_of_their_own_whichever_thread_came_first(tmp_path: Path) -> None:

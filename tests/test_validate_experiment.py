@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.clock import CYCLES, LOOKS, Clock, Looked  # noqa: E402
+from joulemap.frameworks.torch.clock import Waits, clock_mhz  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
 from joulemap.recorder.journal import read_journal  # noqa: E402
@@ -53,7 +53,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         experiment.end()
 
     step()
-    said = {"device": "cpu", "label": "train", "stop": False, "modules": [], "pause_s": 0.0, "clocks": False}
+    said = {"device": "cpu", "label": "train", "stop": False, "modules": [], "pause_s": 0.0}
     named = enumerate(("mm", "mul_"))
     operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
     (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
@@ -83,16 +83,16 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
 
 
-def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_in_each_step(
+def test_a_device_rests_on_both_sides_of_a_stretch_and_waits_in_each_step_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
-    monkeypatch.setattr(Clock, "begin", lambda clock: done.append("wait" if clock.wait_s else "look"))
-    monkeypatch.setattr(Clock, "take", lambda _: Looked(1500.0, 0.5))
+    monkeypatch.setattr(Waits, "wait", lambda _, seconds: done.append(f"wait {seconds}"))
+    monkeypatch.setattr(Waits, "take_s", lambda _: 0.5)
     experiment = Experiment(tmp_path, Heard(), lambda: len(done))
     said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
-    (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1, "clocks": True}))
+    (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1}))
     order = {"target": WAITING, "times": 2, "steps": 2, "rest": 2, "wait_s": 0.01}
     (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
     for label in ("train", "train", "train", "test", "train", "train", "test"):
@@ -101,56 +101,29 @@ def test_a_device_rests_on_both_sides_of_a_stretch_and_its_clocks_are_asked_for_
         experiment.end()
     experiment.stop()
     stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
-    told = [(one["target"], one["clock_mhz"], one["looked_s"], one["pause_s"]) for one in stretches]
-    assert told == [(WAITING, 1500.0, 0.5, 0.1), (PLAIN, 1500.0, 0.5, 0.1)]
-    waits = ["train", "wait", "train", "rest", "wait", "train", "wait", "test", "rest"]
-    assert done == [*waits, "train", "rest", "look", "train", "look", "test", "rest"]
+    told = [(one["target"], one["waited_s"], one["pause_s"]) for one in stretches]
+    assert told == [(WAITING, 0.5, 0.1), (PLAIN, 0.5, 0.1)]
+    wait = "wait 0.01"
+    waits = ["train", wait, "train", "rest", wait, "train", wait, "test", "rest"]
+    assert done == [*waits, "train", "rest", "train", "test", "rest"]
 
 
-def test_clocks_count_for_as_long_as_it_is_to_the_next_look_without_launches_and_waits() -> None:
-    clock = Clock()
-    assert clock.take() == Looked()
-
-    def look(begin_ms: float, counts_ms: float) -> tuple[Moment, ...]:
-        end_ms = begin_ms + counts_ms + 0.002
-        return Moment(begin_ms), Moment(end_ms), Moment(end_ms + 0.002)
-
-    begins_ms = [(100.0 * step + 10 * part, part) for step in range(50) for part in (0, 1)]
-    clock._looks = [look(begin_ms, 0.02 + 0.01 * part) for begin_ms, part in begins_ms]
-    clock._waits = {0: (Moment(0.1), Moment(5.1))}
-    found = clock.take()
-    slow_mhz, fast_mhz = (CYCLES - 1) / 30.0, (CYCLES - 1) / 20.0
-    slow_ms, fast_ms = 49 * 90.0 + 10.0, 50 * 10.0 - 5.0
-    mean_mhz = (slow_ms * slow_mhz + fast_ms * fast_mhz) / (slow_ms + fast_ms)
-    assert found.clock_mhz == pytest.approx(mean_mhz, rel=0.01)
-    assert found.seconds == pytest.approx((50 * (0.024 + 0.034) + 5.0) / 1e3)
-    assert clock.take() == Looked()
-
-
-def test_clocks_are_looked_at_throughout_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-    clock = Clock()
-    monkeypatch.setattr(clock, "look", lambda: looks.append(0))
-    for _ in range(3):
-        clock.begin()
-        for _ in range(100):
-            clock.hear()
-    assert len(looks) == 3 + 2 * LOOKS
+def test_waits_are_as_long_as_they_were_found_to_be() -> None:
+    waits = Waits()
+    assert waits.take_s() == 0.0
+    waits._waits = [(Moment(1.0), Moment(3.0)), (Moment(5.0), Moment(6.0))]
+    assert waits.take_s() == pytest.approx(0.003)
+    assert waits.take_s() == 0.0
 
 
 @pytest.mark.gpu
 def test_a_gpu_tells_its_clocks_and_waits_for_about_as_long_as_it_is_to() -> None:
-    clock, x = Clock(), torch.ones(4096, 4096, device="cuda")
-    for _ in range(20):
-        for _ in range(5):
-            x @ x  # more than the host needs to launch it
-        clock.look()
+    torch.ones(4096, 4096, device="cuda") @ torch.ones(4096, 4096, device="cuda")
+    assert 300 < clock_mhz() < 3000
+    waits = Waits()
+    waits.wait(0.01)
     torch.cuda.synchronize()
-    assert 300 < clock.take().clock_mhz < 3000
-    clock.wait_s = 0.01
-    clock.look()
-    torch.cuda.synchronize()
-    assert 0.004 < clock.take().seconds < 0.03
+    assert 0.004 < waits.take_s() < 0.03
 
 
 class Moment:
@@ -169,7 +142,7 @@ def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it is left to be as it was
     experiment = Experiment(tmp_path, Heard(), lambda: 0)
     said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
-    said |= {"pause_s": 0.0, "clocks": False}
+    said |= {"pause_s": 0.0}
     (tmp_path / TARGETS).write_text(json.dumps(said))
     experiment.begin("train")
     experiment.end()

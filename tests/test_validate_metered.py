@@ -1,6 +1,7 @@
 """A GPU at its power limit, whose clocks change with whatever is added, and one that rests at borders."""
 
 import json
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
 from joulemap.validating.limit import remarks
 from joulemap.validating.metered import Clocks, Metered
-from joulemap.validating.plan import WAIT, Wanted
+from joulemap.validating.plan import WAIT, WAITING_PARTS, Wanted
 from joulemap.validating.referee import Referee
-from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target
 from joulemap.validating.truth import truths
 
@@ -29,7 +30,7 @@ STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
 STEPS = 40
 
 
-def clocked(parts: list[tuple[float, float]], clock: float) -> tuple[float, float]:
+def at_clock(parts: list[tuple[float, float]], clock: float) -> tuple[float, float]:
     """Seconds and joules of some operations at a part of the highest clocks."""
     return sum(one[0] for one in parts) * clock**-0.7, sum(one[1] for one in parts) * clock**0.9
 
@@ -39,7 +40,7 @@ def at_limit(parts: list[tuple[float, float]], wait_s: float = 0.0) -> float:
     low, high = 0.3, 1.0
     for _ in range(60):
         clock = (low + high) / 2
-        seconds, joules = clocked(parts, clock)
+        seconds, joules = at_clock(parts, clock)
         draws_w = (joules + wait_s * WAITING_W) / (seconds + wait_s)
         low, high = (clock, high) if draws_w < LIMIT_W else (low, clock)
     return clock
@@ -58,12 +59,14 @@ def experiment(blocks: int = 4) -> tuple[list[Stretch], PowerTrace]:
         parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
         wait_s = next(waits_s) if target == WAITING else 0.0
         clock = at_limit(parts, wait_s)
-        seconds, energy_j = clocked(parts, clock)
+        seconds, energy_j = at_clock(parts, clock)
         seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * WAITING_W
         end_ns = now_ns + round(STEPS * seconds * S)
         extra, mhz = STEPS if target in STEP else 0, clock * HIGHEST_MHZ
-        seen, looked_s = dict.fromkeys(STEP, STEPS), STEPS * wait_s
-        stretches.append(Stretch(target, now_ns, end_ns, STEPS, seen, extra, mhz, looked_s=looked_s))
+        seen, waited_s = dict.fromkeys(STEP, STEPS), STEPS * wait_s
+        stretches.append(
+            Stretch(target, now_ns, end_ns, STEPS, seen, extra, waited_s=waited_s, clock_mhz=mhz)
+        )
         edges += np.linspace(now_ns, end_ns, 21)[1:].astype(int).tolist()
         joules += [STEPS * energy_j / 20] * 20
         now_ns = end_ns
@@ -82,7 +85,7 @@ def test_truths_are_told_at_the_clocks_of_plain_steps() -> None:
     assert clock == pytest.approx(at_limit(list(STEP.values())))
     blind, told = (truths(dict.fromkeys(STEP, 0.0), stretches, one) for one in (Metered(power), metered))
     for number, part in STEP.items():
-        true_j = clocked([part], clock)[1]
+        true_j = at_clock([part], clock)[1]
         assert abs(told[number].energy_j - true_j) <= 2 * told[number].half_j
         assert told[number].energy_j == pytest.approx(true_j, rel=0.03)
         assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
@@ -169,7 +172,7 @@ def recorded(path: Path, facts: list[tuple[int, str, float]]) -> Recording:
     return Recording.open(path)
 
 
-def test_a_referee_has_a_waiting_gpu_rest_and_a_busy_one_tell_its_clocks(tmp_path: Path) -> None:
+def test_a_referee_has_a_waiting_gpu_rest(tmp_path: Path) -> None:
     ms = S // 1000
     kernel = EventTrace.from_columns(name=["net/mm"], device="GPU:0", start_ns=[0], end_ns=[20 * ms])
     for step_ms, waits in ((60, True), (21, False)):
@@ -181,21 +184,27 @@ def test_a_referee_has_a_waiting_gpu_rest_and_a_busy_one_tell_its_clocks(tmp_pat
         assert referee._busy("CPU", kernel) == 1.0
         referee._tell("GPU:0", 0.1)
         said = json.loads((tmp_path / TARGETS).read_text())
-        assert (said["pause_s"], said["clocks"]) == ((pytest.approx(0.15), False) if waits else (0.0, True))
+        assert said["pause_s"] == (pytest.approx(0.15) if waits else 0.0)
 
 
 def test_a_referee_orders_waits_once_clocks_vary(tmp_path: Path) -> None:
     stretches, power = experiment(1)
+    clocks = [((one.start_ns + one.end_ns) // 2, "GPU:0 sm_clock_mhz", one.clock_mhz) for one in stretches]
+    recorded(tmp_path / "r.joulemap", clocks)
     referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
     some = [Target(0, "operation", "mm", "mm", (), frozenset(), 0.5, 0.03)]
+    referee._device = "GPU:0"
     assert referee._wanted_now(some) == some
-    referee.stretches = stretches
+    referee.stretches = [replace(one, clock_mhz=0.0) for one in stretches]
+    assert clocked(referee.stretches, Recording.open(tmp_path / "r.joulemap"), "GPU:0") == stretches
     assert referee._wanted_now(some) == [*some, WAIT]
     assert referee._wanted_now([]) == []
-    for target in (some[0], WAIT):
+    referee.busy = 0.5
+    assert referee._wanted_now(some) == some
+    referee.busy = 1.0
+    for target in (some[0], WAIT, WAIT, WAIT):
         referee._order(target, power)
     orders = [json.loads(line) for line in (tmp_path / ORDERS).read_text().splitlines()]
-    assert [(one["target"], one["times"], one["wait_s"] > 0) for one in orders] == [
-        (0, 2, False),
-        (WAITING, 2, True),
-    ]
+    assert [(one["target"], one["times"]) for one in orders] == [(0, 2), *[(WAITING, 2)] * 3]
+    step_s = referee._step_s()
+    assert [one["wait_s"] / step_s for one in orders] == pytest.approx([0.0, *WAITING_PARTS])

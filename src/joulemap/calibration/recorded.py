@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pyarrow import compute
 
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
@@ -14,7 +15,7 @@ from joulemap.calibration.operation import on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, weigh
 from joulemap.errors import InputError
 from joulemap.recording import Recording
-from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.traces import EventTrace, Float64, Int64, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 
 CALIBRATION, SIGNATURES = "calibration", "signatures"
@@ -89,16 +90,23 @@ def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:
 
 def _clock_mhz(recording: Recording, device: str) -> float:
     """The mean clocks of a GPU in steps like those that were traced; 0 where nobody looked."""
-    steps, table = recording.steps(), recording.table("facts")
-    if steps is None or not len(steps) or table is None:
+    steps = recording.steps()
+    if steps is None or not len(steps):
         return 0.0
-    rows = [row for row in table.to_pylist() if row["name"] == f"{device} {CLOCK}"]
-    t_ns = np.array([row["t_ns"] for row in rows], np.int64)
-    mhz = np.array([row["value"] for row in rows], np.float64)
+    t_ns, mhz = facts(recording, f"{device} {CLOCK}")
     alike = np.isin(steps.label.codes, steps.label.codes[steps.traced])
     number = steps.at(t_ns)
     mhz = mhz[(number >= 0) & alike[number]]
     return float(mhz.mean()) if len(mhz) else 0.0
+
+
+def facts(recording: Recording, name: str) -> tuple[Int64, Float64]:
+    """What was looked up by a name, and when."""
+    table = recording.table("facts")
+    if table is None:
+        return np.zeros(0, np.int64), np.zeros(0)
+    found = table.filter(compute.equal(table["name"], name))
+    return found["t_ns"].to_numpy(), found["value"].to_numpy()
 
 
 def signatures(recording: Recording) -> list[Mapping[str, Any]]:

@@ -22,11 +22,11 @@ _INIT = 1
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A meter with power readings that are drawn beside its energy and never counted as energy."""
+    """A meter with readings that are drawn beside its energy and never counted as energy."""
 
     def pictures(self) -> Mapping[str, float]:
-        """Power now, named like facts: ``GPU:0 instant_power_w``. Cheap enough for ten times a second (a
-        field of NVML takes 8 us); empty where there is none; never raises."""
+        """Power and clocks now, named like facts: ``GPU:0 instant_power_w``. Cheap enough for ten times a
+        second (a field of NVML takes 8 us); empty where there is none; never raises."""
         ...
 
 

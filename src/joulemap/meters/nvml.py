@@ -102,6 +102,10 @@ class _Gpu:
             raise MeterError(f"{self.name} has no instant power (NVML code {value.nvmlReturn}).")
         return float(value.value.uiVal) * 1e-3
 
+    def sm_clock_mhz(self) -> float:
+        """How fast it computes."""
+        return float(self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM))
+
     def has_instant_power(self) -> bool:
         """Since driver 530, on some cards."""
         try:
@@ -179,11 +183,13 @@ class NvmlMeter:
         return {f"{gpu.name} {name}": v for gpu in [*self._gpus.values()] for name, v in _facts(gpu, program)}
 
     def pictures(self) -> Mapping[str, float]:
-        """Instant power of the GPUs whose energy is read off the counter; it is never counted as energy."""
+        """Instant power and clocks of the GPUs whose energy is read off the counter; the power is never
+        counted as energy."""
         seen: dict[str, float] = {}
         for gpu in [self._gpus[index] for index in sorted(self._with_counter & self._gpus.keys())]:
             with contextlib.suppress(MeterError):
                 seen[f"{gpu.name} instant_power_w"] = gpu.instant_power_w()
+                seen[f"{gpu.name} sm_clock_mhz"] = gpu.sm_clock_mhz()
         return seen
 
     def beside(self) -> Sequence[GpuChannel]:
@@ -314,7 +320,7 @@ def _facts(gpu: _Gpu, program: Program | None) -> Iterator[tuple[str, float]]:
     """What this card tells; a fact that it does not know is absent."""
     nvml = gpu.nvml
     questions: dict[str, Callable[[], float]] = {
-        "sm_clock_mhz": lambda: gpu.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        "sm_clock_mhz": gpu.sm_clock_mhz,
         "memory_clock_mhz": lambda: gpu.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         "temperature_c": lambda: gpu.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         "power_limit_w": lambda: gpu.ask("nvmlDeviceGetEnforcedPowerLimit") * 1e-3,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulemap.frameworks.adapter import StepListener
-from joulemap.frameworks.torch.clock import Clock, Looked
+from joulemap.frameworks.torch.clock import Waits
 from joulemap.recorder.interruption import interrupt
 from joulemap.recorder.journal import Journal
 
@@ -50,7 +50,7 @@ class Experiment:
         self._journal = Journal(folder)
         self._orders = Tail(folder / ORDERS)
         self._repeats: list[Repeats] = []
-        self._clock: Clock | None = None
+        self._waits = Waits()
         self._pause_s = 0.0
         self._is_paused = False
         self._of_step = ""
@@ -158,9 +158,8 @@ class Experiment:
             self._repeat(self._target, self._more)
         elif self._start_ns is None:
             self._open()
-        if self._clock is not None:
-            self._clock.wait_s = self._wait_s if self._target == WAITING else 0.0
-            self._clock.begin()
+        if self._target == WAITING:
+            self._waits.wait(self._wait_s)
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
@@ -173,12 +172,8 @@ class Experiment:
                 key = tuple((tuple(shape), word) for shape, word in tensors)
                 operations.setdefault(one["op"], {})[key] = one["target"]
         modules = {one["name"]: one["target"] for one in said["modules"]}
-        repeater = Repeater(said["device"], operations)
-        self._repeats = [repeater, ModuleRepeater(modules)]
+        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
         self._of_step, self._stops, self._pause_s = said["label"], said["stop"], said["pause_s"]
-        if said["clocks"]:
-            self._clock = Clock()
-            repeater.tell = self._clock.hear
         for one in self._repeats:
             one.install()
 
@@ -205,7 +200,7 @@ class Experiment:
             return
         self._wait()
         end_ns = self._now_ns()
-        seen, extra, looked = self._taken()
+        seen, extra, waited_s = self._taken()
         self._journal.put(
             "stretch",
             {
@@ -215,8 +210,7 @@ class Experiment:
                 "steps": self._counted,
                 "seen": seen,
                 "extra": extra.get(self._target, 0),
-                "clock_mhz": looked.clock_mhz,
-                "looked_s": looked.seconds,
+                "waited_s": waited_s,
                 "pause_s": self._pause_s,
             },
         )
@@ -234,14 +228,14 @@ class Experiment:
             time.sleep(self._pause_s)
             self._is_paused = True
 
-    def _taken(self) -> tuple[dict[int, int], dict[int, int], Looked]:
-        """What was seen and added since this was last asked, and how fast the GPU was."""
+    def _taken(self) -> tuple[dict[int, int], dict[int, int], float]:
+        """What was seen and added since this was last asked, and how long the GPU was made to wait."""
         seen: dict[int, int] = {}
         extra: dict[int, int] = {}
         for one in self._repeats:
             for into, counts in zip((seen, extra), one.take_counts(), strict=True):
                 into |= counts
-        return seen, extra, Looked() if self._clock is None else self._clock.take()
+        return seen, extra, self._waits.take_s()
 
     def _say_refused(self) -> None:
         for one in self._repeats:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from joulemap.calibration.recorded import facts
 from joulemap.recording import Recording
-from joulemap.traces import Float64
 from joulemap.units import fmt_share
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
@@ -21,7 +21,7 @@ def remarks(recording: Recording, metered: Metered, stretches: Sequence[Stretch]
     """What to say of plain steps that draw as much as the GPU may, and of clocks that were not always the
     same."""
     device = metered.power.domain.device
-    limits_w = _facts(recording, f"{device} {LIMIT}")
+    _, limits_w = facts(recording, f"{device} {LIMIT}")
     base = [one for one in plain(stretches) if metered.knows(one)]
     seconds = sum(one.seconds for one in base)
     limit_w = float(np.median(limits_w)) if len(limits_w) else np.inf
@@ -51,9 +51,3 @@ _UNKNOWN = (
     "So the truth of what draws much may come out too low, and that of what draws little too high: too "
     "little is known of clocks to tell."
 )
-
-
-def _facts(recording: Recording, name: str) -> Float64:
-    table = recording.table("facts")
-    rows = [] if table is None else table.to_pylist()
-    return np.array([row["value"] for row in rows if row["name"] == name], np.float64)

@@ -62,7 +62,7 @@ class Clocks:
         slopes = np.stack([np.exp(power * x), work_j * x * np.exp(power * x), waited_s], axis=1)[keep]
         rms_j = float(np.sqrt(np.square(off[keep]).sum() / max(keep.sum() - 3, 1)))
         spread = np.sqrt(np.diag(np.linalg.pinv(slopes.T @ slopes)))
-        return cls(usual_mhz, power, 2 * rms_j * float(spread[1]), waiting_w)
+        return cls(usual_mhz, power, 2 * rms_j * float(spread[1]), float(waiting_w))
 
 
 def _fitted(x: Float64, energy_j: Float64, waited_s: Float64) -> tuple[float, Float64]:
@@ -94,7 +94,7 @@ class Metered:
         same = [one for one in same if one.clock_mhz > 0 and seen.knows(one)]
         if not by_clocks or sum(one.target == WAITING for one in same) < FEWEST:
             return seen
-        each = [(seen.energy_j(one) / one.steps, one.clock_mhz, one.looked_s / one.steps) for one in same]
+        each = [(seen.energy_j(one) / one.steps, one.clock_mhz, one.waited_s / one.steps) for one in same]
         return cls(power, seen.rest_w, Clocks.of(*np.array(each).T))
 
     def knows(self, stretch: Stretch) -> bool:

@@ -32,7 +32,7 @@ from joulemap.units import NS_PER_S
 from joulemap.validating import gate
 from joulemap.validating.metered import LEAST_SPREAD, Metered
 from joulemap.validating.plan import WAIT, WAITING_PARTS, Turns, Wanted, extra, steps_of_block, times
-from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, truths
 
@@ -67,6 +67,7 @@ class Referee:
         self.label = ""
         self.domain = ""
         self.busy = 1.0
+        self._device = ""
         self._waits_ordered = 0
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
@@ -119,6 +120,7 @@ class Referee:
             if self.targets:
                 self.domain = power.domain.name
                 self.busy = self._busy(power.domain.device, trace.events)
+                self._device = power.domain.device
                 self._tell(power.domain.device, power.period_s)
                 return
         self.problem = "no device with a meter ran an operation that takes 1 % of its time"
@@ -138,13 +140,12 @@ class Referee:
 
     def _tell(self, device: str, period_s: float = 0.0) -> None:
         """At borders a GPU that waits in between may as well rest, until the meter has all of what was
-        before. Clocks are looked at where it does not."""
+        before."""
         said = {
             "device": "cuda" if device.startswith("GPU") else "cpu",
             "label": self.label,
             "stop": self._wanted.stop,
             "pause_s": period_s + SETTLING_S if self.waits else 0.0,
-            "clocks": device.startswith("GPU") and not self.waits,
             "operations": [one.to_json() for one in self.targets if one.kind == "operation"],
             "modules": [one.to_json() for one in self.targets if one.kind == "module"],
         }
@@ -182,10 +183,13 @@ class Referee:
         return [one for one in self.targets if one.number not in self.refused]
 
     def _wanted_now(self, some: list[Target]) -> list[Target]:
-        """And waits, where clocks vary."""
-        clocks = [one.clock_mhz for one in self.stretches if one.clock_mhz > 0]
+        """And waits, where clocks vary in a GPU that does not wait by itself."""
+        if self.waits or not some or not self._device.startswith("GPU"):
+            return some
+        stretches = clocked(self.stretches, self._recording(), self._device)
+        clocks = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
         vary = len(clocks) > 1 and np.std(clocks) > LEAST_SPREAD * np.mean(clocks)
-        return [*some, WAIT] if some and vary else some
+        return [*some, WAIT] if vary else some
 
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)

@@ -19,6 +19,10 @@ FORMAT = 1
 TIME, CALIBRATED = "time", "calibrated"
 
 
+LEAST = 0.01
+"""Of the energy of a step: what takes less is shown, and does not count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A target: joules of a plain step, by truth and by each rule that knows it. ``charges`` are by rule."""
@@ -124,8 +128,9 @@ class Report:
         return [row for row in self.rows if row.kind == kind and row.is_known]
 
     def errors(self, kind: str, rule: str) -> Errors | None:
-        """None where the rule says nothing of any row."""
-        rows = [row for row in self.of(kind) if row.error(rule) is not None]
+        """Over what takes a percent of the energy of a step; None where the rule says nothing of any row."""
+        least_j = LEAST * self.step_j
+        rows = [row for row in self.of(kind) if row.error(rule) is not None and row.truth_j >= least_j]
         if not rows:
             return None
         off = np.abs([row.error(rule) or 0.0 for row in rows])

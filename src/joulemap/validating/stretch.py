@@ -1,20 +1,22 @@
-"""Steps of a program from one border to the next, as its side has told of them."""
+"""Steps of a program from one border to the next, as its side has told of them, and the clocks meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from joulemap.calibration.recorded import CLOCK, facts
 from joulemap.recorder.experiment import PLAIN
+from joulemap.recording import Recording
 from joulemap.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Steps that are all plain, or all with one target repeated. ``seen`` counts executions by target,
-    ``extra`` those that were added; the device rested for ``pause_s`` before and after, and ran at
-    ``clock_mhz``, where that was looked at, which took ``looked_s``."""
+    ``extra`` those that were added; the device rested for ``pause_s`` before and after, was made to wait for
+    ``waited_s`` in between, and ran at ``clock_mhz``, where that is known."""
 
     target: int
     start_ns: int
@@ -22,9 +24,9 @@ class Stretch:
     steps: int
     seen: Mapping[int, int]
     extra: int
-    clock_mhz: float = 0.0
     pause_s: float = 0.0
-    looked_s: float = 0.0
+    waited_s: float = 0.0
+    clock_mhz: float = 0.0
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Stretch:
@@ -36,9 +38,8 @@ class Stretch:
             steps=int(said["steps"]),
             seen={int(target): int(count) for target, count in said["seen"].items()},
             extra=int(said["extra"]),
-            clock_mhz=float(said["clock_mhz"]),
             pause_s=float(said["pause_s"]),
-            looked_s=float(said["looked_s"]),
+            waited_s=float(said["waited_s"]),
         )
 
     @property
@@ -49,3 +50,13 @@ class Stretch:
 def plain(stretches: Sequence[Stretch]) -> list[Stretch]:
     """Those in which nothing was repeated."""
     return [one for one in stretches if one.target == PLAIN and one.steps]
+
+
+def clocked(stretches: Sequence[Stretch], recording: Recording, device: str) -> list[Stretch]:
+    """The same with the mean of the clocks that were looked up in each, which is ten times a second."""
+    t_ns, mhz = facts(recording, f"{device} {CLOCK}")
+    found = []
+    for one in stretches:
+        inside = mhz[(t_ns >= one.start_ns) & (t_ns < one.end_ns)]
+        found.append(replace(one, clock_mhz=float(inside.mean()) if len(inside) else 0.0))
+    return found

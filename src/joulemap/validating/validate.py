@@ -24,7 +24,7 @@ from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, charged, only_plain
-from joulemap.validating.stretch import Stretch, plain
+from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target
 from joulemap.validating.truth import FEWEST, Truth, step_energy_j, truths
 
@@ -80,9 +80,10 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     recording = load(path)
     own = own_power(recording, power)
     idle_w = _idle_w(calibration, power)
-    metered = Metered.of(own, referee.stretches, by_clocks=True)
+    stretches = clocked(referee.stretches, recording, power.domain.device)
+    metered = Metered.of(own, stretches, by_clocks=True)
     busy_s = {one.number: one.step_s for one in referee.targets}
-    known = truths(busy_s, referee.stretches, metered, idle_w if referee.waits else 0.0)
+    known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0)
     charges = _charges(recording, referee, steps, calibration is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
@@ -91,7 +92,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
         domain=power.domain,
         rows=rows,
         not_validated=_missing(referee, known),
-        step_j=step_energy_j(referee.stretches, metered),
+        step_j=step_energy_j(stretches, metered),
         step_s=sum(one.seconds for one in base) / max(count, 1),
         steps=count,
         blocks=referee.blocks,
@@ -101,7 +102,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             *notes,
             *_notes(found, rows),
             *_shared(own, power, referee.stretches),
-            *limit.remarks(recording, metered, referee.stretches),
+            *limit.remarks(recording, metered, stretches),
         ],
     )
 

@@ -190,8 +190,7 @@ class Repeater:
     """Kernels of ours for some operations, which count their calls and may execute them again.
 
     ``choose`` says which target a call belongs to, by its operation and operands. ``seen`` and ``extra``
-    count executions and those that were added, by target; ``refused`` says of targets why not. ``tell`` is
-    called before each execution that the program itself asks for.
+    count executions and those that were added, by target; ``refused`` says of targets why not.
     """
 
     def __init__(self, device: str, choose: Mapping[str, Mapping[Operands, int]]) -> None:
@@ -200,7 +199,6 @@ class Repeater:
         self.seen: Counter[int] = Counter()
         self.extra: Counter[int] = Counter()
         self.refused: dict[int, str] = {}
-        self.tell: Callable[[], None] | None = None
         self._libraries: list[Any] = []
         self._thread = _Thread()
 
@@ -240,8 +238,6 @@ class Repeater:
             self.seen[target] += 1
             thread.inside = True
             try:
-                if self.tell is not None:
-                    self.tell()
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
                     self._again(target, ready(keys, *without_effect(schema, args, kwargs)))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import flags
-from joulemap.frameworks.torch.clock import Clock
+from joulemap.frameworks.torch.clock import clock_mhz
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
 from joulemap.frameworks.torch.rotation import copies
@@ -46,9 +46,9 @@ TURNS_S = (0.002, 0.006)
 against any meter's period, and against the time in which clocks change."""
 LIMITED = 0.97
 """Clocks so much below the highest ones were lowered for power."""
-MOST_PAIRS, PAIRS_PART = 6, 0.2
-"""How many operations take turns with the one that lowers clocks most, and what part of the budget may go
-into that."""
+MOST_PAIRS, PAIRS_PART, PAIR_S = 6, 0.2, 1.0
+"""How many operations take turns with the one that lowers clocks most, what part of the budget may go into
+that, and how long each pair takes at least: all that lowers clocks is told by them."""
 NO_GRAPH_S = 0.001
 """What takes so long by itself keeps it busy without."""
 
@@ -146,7 +146,7 @@ def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str,
     turns. Start and end (epoch ns), how often each, and marks: time, how often each by then, and clocks."""
     import torch
 
-    clock = Clock() if device.type == "cuda" else None
+    on_gpu = device.type == "cuda"
     with torch.no_grad():
         launches_s = [one.launch_s() for one in some]
         turns_s = [AT_ONCE_S] if len(some) == 1 else TURNS_S
@@ -160,12 +160,10 @@ def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str,
                     for _ in range(many):
                         one.once()
                     counts[number] += many * one.in_one
-            if clock is not None:
-                clock.look()
-                torch.cuda.synchronize(device)
-            return [time.time_ns(), *counts, 0.0 if clock is None else clock.take().clock_mhz]
+            mhz = clock_mhz() if on_gpu else 0.0
+            return [time.time_ns(), *counts, mhz]
 
-        _settle(burst, clock is not None)
+        _settle(burst, on_gpu)
         before, begin_s = list(counts), time.monotonic()
         marks = [[time.time_ns(), *counts, 0.0]]
         while (left_s := begin_s + seconds - time.monotonic()) > 0:
@@ -265,7 +263,8 @@ def _pairs(
         first = Replayer(Call.of(lowest), device, TURNS_S[0])
         for other in others:
             second = Replayer(Call.of(other), device, TURNS_S[0])
-            yield {"pair": [lowest, other], **executed([first, second], seconds, device)}
+            said = executed([first, second], max(seconds, PAIR_S), device)
+            yield {"pair": [lowest, other], **said}
             if time.monotonic() > until_s:
                 return
     except Exception:  # noqa: BLE001 - two at once take more memory, and each is known by itself

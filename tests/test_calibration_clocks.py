@@ -1,0 +1,148 @@
+"""Costs at the clocks of the program: a GPU at its power limit runs each operation at others by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from joulemap.calibrating import understood
+from joulemap.calibration.book import Calibration
+from joulemap.calibration.clocks import DOUBT, RISE, UNKNOWN, Response, at_clocks
+from joulemap.calibration.cost import Cost
+from joulemap.calibration.operation import Operation
+from joulemap.calibration.recorded import CLOCK, _clock_mhz
+from joulemap.devices import Domain
+from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.traces import PowerTrace, Steps
+
+GPU = Domain("GPU:0", "GPU:0")
+S = 1_000_000_000
+HIGHEST_MHZ = 1980.0
+PER_W = 7e-4
+
+
+class World:
+    """Operations that each draw so many watts at the highest clocks, a microsecond long there; their energy
+    goes with a power of clocks that is in proportion, and the product's time with clocks, too. A counter that
+    updates every 100 ms watches."""
+
+    def __init__(self, watts: dict[str, float]) -> None:
+        self.watts = watts
+        self.keys = {name: Operation(name, "[]", "", "", "").key for name in watts}
+        self.edges_ns, self.energy_j = [0], []
+        self.lines: list[dict[str, object]] = []
+
+    def joules(self, name: str, mhz: float) -> float:
+        return 1e-6 * self.watts[name] * (mhz / HIGHEST_MHZ) ** (PER_W * self.watts[name])
+
+    def runs(self, mhz: float, **many: int) -> list[list[float]]:
+        """For a second; so often each in a millisecond at the highest clocks."""
+        if "mm" in many:
+            many = {name: round(count * mhz / HIGHEST_MHZ) for name, count in many.items()}
+        start_ns = self.edges_ns[-1]
+        self.energy_j += [100 * sum(count * self.joules(name, mhz) for name, count in many.items())] * 10
+        self.edges_ns += [start_ns + S // 10 * tick for tick in range(1, 11)]
+        ticks = range(21)
+        return [[start_ns + S // 20 * tick, *(50 * tick * n for n in many.values()), mhz] for tick in ticks]
+
+    def alone(self, name: str, mhz: float) -> None:
+        marks = self.runs(mhz, **{name: 1000})
+        self._line(marks, key=self.keys[name], executions=marks[-1][1])
+
+    def pair(self, first: str, second: str, mhz: float) -> None:
+        marks = self.runs(mhz, **{first: 250, second: 750})
+        self._line(marks, pair=[self.keys[first], self.keys[second]], executions=marks[-1][1:3])
+
+    def idles(self) -> None:
+        self._line(self.runs(HIGHEST_MHZ, rest=1000), key="", executions=1)
+
+    def _line(self, marks: list[list[float]], **said: object) -> None:
+        self.lines.append({"start_ns": marks[0][0], "end_ns": marks[-1][0], "marks": marks, **said})
+
+    def understood(self) -> Calibration:
+        return understood(self.lines, PowerTrace(GPU, self.edges_ns, self.energy_j), "GPU:0")
+
+
+def calibrated(product_mhz: float, pairs_mhz: list[float]) -> tuple[World, Calibration]:
+    world = World({"mm": 1000.0, "add": 600.0, "cat": 450.0, "rest": 120.0})
+    world.alone("mm", product_mhz)
+    for name in ("add", "cat"):
+        world.alone(name, HIGHEST_MHZ)
+    world.idles()
+    for other, mhz in zip(("add", "cat"), pairs_mhz, strict=False):
+        world.pair("mm", other, mhz)
+    return world, world.understood()
+
+
+@given(
+    product_mhz=some.floats(1400, 1800),
+    pairs_mhz=some.lists(some.floats(1820, 1970), min_size=1, max_size=2),
+    clock_mhz=some.floats(1600, 1980),
+)
+def test_costs_are_those_at_the_clocks_of_the_program(
+    product_mhz: float, pairs_mhz: list[float], clock_mhz: float
+) -> None:
+    """The power at the highest clocks is not seen of what is limited: it is told from what is."""
+    world, found = calibrated(product_mhz, pairs_mhz)
+    shown = {json.loads(one.key)[0]: (one, cost) for one, cost in found.costs.items()}
+    assert shown["mm"][1].clock_mhz == pytest.approx(product_mhz)
+    assert shown["mm"][1].energy_j == pytest.approx(world.joules("mm", product_mhz))
+    assert found.response is not None
+    there = found.at(clock_mhz)
+    off = {
+        name: there.costs[one].energy_j / world.joules(name, clock_mhz) - 1
+        for name, (one, _) in shown.items()
+    }
+    assert off == pytest.approx(dict.fromkeys(off, 0.0), abs=0.05)
+
+
+def test_how_energy_goes_with_clocks_is_told_by_operations_that_take_turns() -> None:
+    _, found = calibrated(1540.0, [1750.0, 1850.0])
+    assert found.response is not None
+    assert found.response.highest_mhz == HIGHEST_MHZ
+    assert found.response.per_w == pytest.approx(PER_W, rel=0.1)
+    again = Calibration.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    assert calibrated(1540.0, [])[1].response is None
+    assert Calibration("GPU:0", 1.0, {}).joined(found).response == found.response
+    assert found.joined(Calibration("GPU:0", 1.0, {})).response == found.response
+
+
+def test_what_is_not_known_of_clocks_makes_a_cost_less_sure() -> None:
+    cost = Cost(1.0, 1e-3, 0.01, 2, clock_mhz=1600.0)
+    apart = np.log(1980 / 1600)
+    untold = at_clocks(cost, 1980.0, None)
+    assert untold.energy_j == 1.0
+    assert untold.rms == pytest.approx(np.hypot(0.01, UNKNOWN * apart))
+    told = at_clocks(cost, 1980.0, Response(1980.0, 1e-6))
+    highest_w = 1000.0 * (1980 / 1600) ** RISE
+    assert told.energy_j == pytest.approx(np.exp(1e-6 * highest_w * apart))
+    assert told.rms == pytest.approx(np.hypot(0.01, DOUBT * apart))
+    assert at_clocks(cost, 0.0, None) == cost
+    unknown = Cost(1.0, 1e-3, 0.01, 2)
+    assert at_clocks(unknown, 1980.0, Response(1980.0, 1e-6)) == unknown
+
+
+def test_the_clocks_of_a_program_are_those_in_steps_like_the_traced_ones(tmp_path: Path) -> None:
+    steps = Steps.from_columns(
+        start_ns=[S * number for number in range(6)],
+        end_ns=[S * number + S // 2 for number in range(6)],
+        traced=[False, True, False, False, False, False],
+        label=["train", "train", "train", "train (repeating)", "test", "train"],
+    )
+    seen = [1000.0, 1980.0, 1700.0, 1800.0, 1500.0, 1600.0, 1710.0]
+    t_ns = [-1, *(S * number + S // 4 for number in range(6))]
+    path = tmp_path / "r.joulemap"
+    with RecordingWriter.create(path, RecordingInfo()) as writer:
+        writer.put_steps(steps)
+        names = [f"GPU:0 {CLOCK}"] * len(t_ns)
+        writer.put_table("facts", pa.table({"t_ns": t_ns, "name": names, "value": seen}))
+    recording = Recording.open(path)
+    assert _clock_mhz(recording, "GPU:0") == pytest.approx(np.mean([1980, 1700, 1800, 1710]))
+    assert _clock_mhz(recording, "GPU:1") == 0.0
