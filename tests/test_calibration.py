@@ -17,7 +17,7 @@ from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.recorded import Calibrated
-from joulemap.calibration.weights import BY_TIME_RMS, Weights, weigh
+from joulemap.calibration.weights import BY_TIME_RMS, Weights, rest, weigh
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
@@ -60,10 +60,10 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
 
 
 def test_executions_count_where_the_meter_saw_them():
-    """It gets slower after 200 ms, of which only what comes later is metered."""
-    marks = [(0, 50, 0.0), (S // 5, 450, 1900.0), (S, 1250, 1500.0)]
-    power = counter(*[800] * 2, *[500] * 8)
-    (found,) = costs([Replay("mm", 0, S, 1200, marks)], power).values()
+    """It gets slower after 100 ms; what the meter saw before its first update does not count."""
+    marks = [(0, 50, 0.0), (S // 10, 250, 1900.0), (S, 1150, 1500.0)]
+    power = counter(800, *[500] * 9)
+    (found,) = costs([Replay("mm", 0, S, 1100, marks)], power).values()
     assert found.energy_j == pytest.approx(0.5)
     assert found.seconds == pytest.approx(1e-3)
     assert found.clock_mhz == 1500
@@ -280,6 +280,16 @@ def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "version").write_text("580.95.05\n")
     assert gpu_driver(tmp_path) == "nvidia 580.95.05"
+
+
+def test_what_has_no_cost_has_what_is_left_as_far_as_costs_are_sure():
+    assert rest(50.0, 50.0, 100.0) == 1.0
+    assert rest(100.0, 0.0, 80.0) == 1.0
+    half = rest(50.0, 50.0, 80.0)
+    assert 50 + half * 50 == pytest.approx(80, abs=1)
+    little = rest(99.0, 1.0, 97.0)
+    assert 0.9 < little < 1.0
+    assert (rest(50.0, 50.0, 10.0), rest(50.0, 50.0, 900.0)) == (0.5, 2.0)
 
 
 def test_a_closure_that_is_off_is_said_with_its_likely_cause():

@@ -23,6 +23,9 @@ RISE = 1.75
 STEEPEST = 2.0
 DOUBT = 0.15
 """How far off such a power of the clocks is for a single operation, as an rms: twelve pairs on an H200."""
+LEAST_W = 30.0
+"""A pair tells something where clocks change what it draws by so many watts, times the logarithm of clocks:
+what one of both draws more, the other may draw less."""
 UNKNOWN = 0.5
 """And where nothing is known of it, so that none is applied."""
 
@@ -71,9 +74,10 @@ def response(costs: Mapping[str, Cost], pairs: Sequence[Pair], power: PowerTrace
     where no pair ran at other clocks than these."""
     highest_mhz = max((one.clock_mhz for one in costs.values()), default=0.0)
     found = [_apart(pair, costs, power, highest_mhz) for pair in pairs]
-    rise, watts = np.array([one for one in found if one is not None], np.float64).reshape(-1, 2).T
-    if not watts.any():
+    telling = [one for one in found if one is not None and abs(one[1]) >= LEAST_W]
+    if not telling:
         return None
+    rise, watts = np.array(telling, np.float64).T
     return Response(highest_mhz, max(float(watts @ rise / (watts @ watts)), 0.0))
 
 
@@ -83,7 +87,7 @@ def _apart(
     """By how much more a pair drew than both do by themselves (as a logarithm), and how many watts times how
     much higher clocks (likewise) that comes from."""
     both = (pair.first, pair.second)
-    seen = window(power, pair.first.start_ns, pair.first.end_ns)
+    seen = window(power, pair.first.level_ns, pair.first.end_ns)
     own = [costs[one.key] for one in both if one.key in costs]
     if seen is None or len(own) < len(both):
         return None

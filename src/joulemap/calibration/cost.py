@@ -23,8 +23,9 @@ TRANSFER_RMS = 0.025
 Eight kernels on an H200 were off by so much (rms) when compared with repeating them in place."""
 UNKNOWN_RMS = 0.05
 """The spread that is assumed where nothing was replayed twice."""
-SETTLING_S = 0.15
-"""The load of a replay is not yet level: one update of a slow counter, and its edge."""
+SETTLING_S, LAG_S = 0.15, 0.02
+"""The load of a replay is not yet level: one update of a slow counter, and its edge. Where clocks were waited
+for, it is, and the meter knows of it a little later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,12 @@ class Replay:
     end_ns: int
     executions: int
     marks: Sequence[tuple[float, float, float]] = ()
+
+    @property
+    def level_ns(self) -> int:
+        """From when on the load is level."""
+        known = any(mhz > 0 for _, _, mhz in self.marks)
+        return self.start_ns + round((LAG_S if known else SETTLING_S) * NS_PER_S)
 
     def executions_between(self, begin_ns: int, end_ns: int) -> float:
         """How often it was executed, between two instants inside."""
@@ -112,8 +119,8 @@ class Window:
 
 
 def window(power: PowerTrace, start_ns: int, end_ns: int) -> Window | None:
-    """The whole intervals between two instants, once the load is level; None where no interval is whole."""
-    begins = int(np.searchsorted(power.edges_ns, start_ns + round(SETTLING_S * NS_PER_S)))
+    """The whole intervals between two instants; None where no interval is whole."""
+    begins = int(np.searchsorted(power.edges_ns, start_ns))
     ends = int(np.searchsorted(power.edges_ns, end_ns, side="right")) - 1
     if ends <= begins:
         return None
@@ -122,8 +129,8 @@ def window(power: PowerTrace, start_ns: int, end_ns: int) -> Window | None:
 
 
 def level_power_w(power: PowerTrace, start_ns: int, end_ns: int) -> float | None:
-    """The mean power in that window."""
-    seen = window(power, start_ns, end_ns)
+    """The mean power in whole intervals between two instants, once the load is level."""
+    seen = window(power, start_ns + round(SETTLING_S * NS_PER_S), end_ns)
     return None if seen is None else seen.energy_j / seen.seconds
 
 
@@ -131,7 +138,7 @@ def costs(replays: Iterable[Replay], power: PowerTrace) -> dict[str, Cost]:
     """The cost of every operation that was replayed long enough for the meter to see it."""
     passes: dict[str, list[tuple[float, float, float]]] = {}
     for one in replays:
-        seen = window(power, one.start_ns, one.end_ns)
+        seen = window(power, one.level_ns, one.end_ns)
         many = 0.0 if seen is None else one.executions_between(seen.begin_ns, seen.end_ns)
         if seen is not None and many > 0:
             clock_mhz = one.clock_between(seen.begin_ns, seen.end_ns)

@@ -12,7 +12,7 @@ from pyarrow import compute
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.operation import on_device, own_seconds, places
-from joulemap.calibration.weights import Weights, weigh
+from joulemap.calibration.weights import Weights, rest, weigh
 from joulemap.errors import InputError
 from joulemap.recording import Recording
 from joulemap.traces import EventTrace, Float64, Int64, PowerTrace, Steps
@@ -38,7 +38,7 @@ class Calibrated:
         """How much is calibrated, and whether it adds up."""
         said = [
             f"{fmt_share(self.weights.covered)} of the busy time of {self.calibration.device} is calibrated; "
-            "the rest weighs as much on the mean."
+            "the rest has what is left."
         ]
         if self.closure is not None:
             share = fmt_share(self.closure)
@@ -75,11 +75,16 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
     power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
-    closure = None
-    if power is not None:
-        whole = recording.steps() if steps is None else steps
-        closure = _closure(events, whole, own_power(recording, power), weights, calibration)
-    return Calibrated(weights, calibration, closure)
+    whole = recording.steps() if steps is None else steps
+    if power is None or whole is None or not whole.traced.any():
+        return Calibrated(weights, calibration, None)
+    found = _sums(events, whole, own_power(recording, power), weights, calibration)
+    if found.measured_j <= 0:
+        return Calibrated(weights, calibration, None)
+    unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
+    part = rest(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
+    weights = weigh(events, calibration.device, here, calibration.costs, part)
+    return Calibrated(weights, calibration, (found.work_j + found.waiting_j) / found.measured_j)
 
 
 def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:
@@ -115,25 +120,32 @@ def signatures(recording: Recording) -> list[Mapping[str, Any]]:
     return [] if table is None else list(table.to_pylist())
 
 
-def _closure(
-    events: EventTrace, steps: Steps | None, power: PowerTrace, weights: Weights, calibration: Calibration
-) -> float | None:
-    """What the costs say of all steps, over what was measured of them: a traced step stands for those of its
-    label, and what a step takes longer than its work is waiting."""
-    if steps is None or not steps.traced.any():
-        return None
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What costs say of all steps, of work and of waiting, and what was measured of them."""
+
+    work_j: float
+    waiting_j: float
+    measured_j: float
+
+
+def _sums(
+    events: EventTrace, steps: Steps, power: PowerTrace, weights: Weights, calibration: Calibration
+) -> _Sums:
+    """A traced step stands for those of its label, and what a step takes longer than its work is waiting."""
     step = np.where(events.step >= 0, events.step, steps.at(events.start_ns))
     rows = on_device(events, calibration.device) & (step >= 0)
     own_s = own_seconds(events)
     work_j = np.bincount(step[rows], (weights.watts * own_s)[rows], minlength=len(steps))
     work_s = np.bincount(step[rows], own_s[rows], minlength=len(steps))
     length_s = (steps.end_ns - steps.start_ns) / NS_PER_S
-    modelled_j = measured_j = 0.0
+    all_j = all_waiting_j = measured_j = 0.0
     for label in np.unique(steps.label.codes[steps.traced]).tolist():
         alike = steps.label.codes == label
         models = alike & steps.traced
         waiting_s = np.maximum(length_s[alike] - work_s[models].mean(), 0.0).sum()
-        modelled_j += float(alike.sum() * work_j[models].mean() + calibration.idle_w * waiting_s)
+        all_j += float(alike.sum() * work_j[models].mean())
+        all_waiting_j += float(calibration.idle_w * waiting_s)
         spans = zip(steps.start_ns[alike].tolist(), steps.end_ns[alike].tolist(), strict=True)
         measured_j += sum(power.energy_between(start, end) for start, end in spans)
-    return modelled_j / measured_j if measured_j > 0 else None
+    return _Sums(all_j, all_waiting_j, measured_j)

@@ -14,6 +14,10 @@ from joulemap.traces import PHASES, EventTrace, Float64
 
 BY_TIME_RMS = 0.25
 """How far off what is shared by time is: eight kernels on an H200 were, on the mean by energy."""
+TOGETHER_RMS = 0.05
+"""How far all costs of a program are off together: they added up to 102 to 107 % on an H200."""
+LEAST_REST = 0.5
+"""What has no cost draws at least so much of what the others do, and at most twice as much."""
 MOSTLY = 0.5
 """Where less than this share of a place's time has a cost, it is apportioned rather than calibrated."""
 
@@ -33,9 +37,15 @@ class Weights:
     unknown_j: float
 
 
-def weigh(events: EventTrace, device: str, here: Sequence[Place], costs: Mapping[Operation, Cost]) -> Weights:
-    """Weights for the events on ``device``. What has no cost weighs as much as the others do on the mean: so
-    do the calls of a place that have none."""
+def weigh(
+    events: EventTrace,
+    device: str,
+    here: Sequence[Place],
+    costs: Mapping[Operation, Cost],
+    rest: float = 1.0,
+) -> Weights:
+    """Weights for the events on ``device``. What has no cost, and the calls of a place that have none, weigh
+    ``rest`` times as much as the others do on the mean."""
     chosen = on_device(events, device)
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
@@ -55,12 +65,24 @@ def weigh(events: EventTrace, device: str, here: Sequence[Place], costs: Mapping
             f"No operation on {device} has a calibrated cost.", "joulemap calibrate REC measures them."
         )
     known_j = float(np.nansum(watts * share * seconds))
-    mean_w = known_j / known_s
+    mean_w = rest * known_j / known_s
     mixed = np.where(share > 0, np.nan_to_num(watts) * share + mean_w * (1 - share), mean_w)
     rms[share < MOSTLY] = np.nan
     return Weights(
         np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j=mean_w * (all_s - known_s)
     )
+
+
+def rest(known_j: float, unknown_j: float, measured_j: float) -> float:
+    """What the operations without a cost weigh, as a part of what they would on the mean, so that all adds up
+    to what was measured: as far as they are less sure than the costs are. Large products come first where
+    a budget is short, and draw more than what is left."""
+    known_rms, unknown_rms = TOGETHER_RMS * known_j, BY_TIME_RMS * unknown_j
+    if not unknown_j:
+        return 1.0
+    missing_j = measured_j - known_j - unknown_j
+    part = unknown_rms**2 / (known_rms**2 + unknown_rms**2)
+    return float(np.clip(1 + part * missing_j / unknown_j, LEAST_REST, 1 / LEAST_REST))
 
 
 @dataclass(frozen=True, slots=True)

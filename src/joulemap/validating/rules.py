@@ -33,7 +33,7 @@ def charged(
     whatever else was run is left out."""
     power = [one for one in recording.power() if one.domain.name == domain]
     shares = {name: one for name, one in recording.shares().items() if name == domain}
-    weights = _weights(recording) if rule == "calibrated" else {}
+    weights = _weights(recording, chosen) if rule == "calibrated" else {}
     window = recording.info.window_ns
     footprint = attribute(
         recording.events(), power, rule, steps=chosen, window_ns=window, shares=shares, **weights
@@ -41,8 +41,8 @@ def charged(
     return per_step(footprint, targets, int((chosen.label.codes == chosen.label.code(label)).sum()))
 
 
-def _weights(recording: Recording) -> dict[str, Any]:
-    found = calibrated(recording)
+def _weights(recording: Recording, chosen: Steps) -> dict[str, Any]:
+    found = calibrated(recording, chosen)
     return {
         "weights": found.weights.watts,
         "idle_weight": {found.calibration.device: found.calibration.idle_w},

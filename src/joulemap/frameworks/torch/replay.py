@@ -163,7 +163,8 @@ def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str,
             mhz = clock_mhz() if on_gpu else 0.0
             return [time.time_ns(), *counts, mhz]
 
-        _settle(burst, on_gpu)
+        if on_gpu:
+            _settle(burst, min(seconds, LONGEST_S))
         before, begin_s = list(counts), time.monotonic()
         marks = [[time.time_ns(), *counts, 0.0]]
         while (left_s := begin_s + seconds - time.monotonic()) > 0:
@@ -172,10 +173,10 @@ def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str,
     return {"start_ns": marks[0][0], "end_ns": marks[-1][0], "executions": many, "marks": marks}
 
 
-def _settle(burst: Callable[[float], list[float]], by_clocks: bool) -> None:
+def _settle(burst: Callable[[float], list[float]], at_most_s: float) -> None:
     """Until clocks are level; what lowers them has them go up and down for a while."""
-    until_s, seen = time.monotonic() + LONGEST_S, []
-    while by_clocks and time.monotonic() < until_s:
+    until_s, seen = time.monotonic() + at_most_s, []
+    while time.monotonic() < until_s:
         seen.append(burst(AT_ONCE_S)[-1])
         last = seen[-LEVEL_FOR:]
         if len(last) == LEVEL_FOR and max(last) - min(last) <= LEVEL * max(last):
