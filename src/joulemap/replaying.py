@@ -29,8 +29,8 @@ _WAYS = ((2, 1.0), (2, 0.5), (1, 0.5))
 """How often to replay an operation, and how many seconds each time, for a counter that updates every 100 ms.
 Less costs little (``studies.accuracy.budget``), and what is not replayed at all is shared by time."""
 USUAL_PERIOD_S = 0.1
-BUILDING_S = 0.2
-"""Until an operation is built, captured and warm: 15 of them took 42 s on an H200, twice each."""
+BUILDING_S = 0.5
+"""Until an operation is built, captured and warm, and a GPU's clocks are level."""
 
 
 @dataclass(frozen=True)
