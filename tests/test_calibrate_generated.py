@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.launched import launcher  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import Replayer, executed  # noqa: E402
+from joulemap.frameworks.torch.replay import executed  # noqa: E402
+from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 
 GENERATED = """
 import torch

@@ -21,7 +21,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import IN_A_GRAPH, Replayer, executed, in_a_graph, replays  # noqa: E402
+from joulemap.frameworks.torch.replay import executed, replays  # noqa: E402
+from joulemap.frameworks.torch.replayer import IN_A_GRAPH, Replayer, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
@@ -212,7 +213,7 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
 
 def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a second whenever it is looked at."""
-    monkeypatch.setattr("joulemap.frameworks.torch.replay.WARM_UP_S", 0.001)
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.WARM_UP_S", 0.001)
     many = [replace(SQUARE, scalars=json.dumps([None, None, number])) for number in range(9)]
     plan = {**PLAN, "shares": [[one.key, 0.1] for one in many], "seconds": 0.001}
 
@@ -276,7 +277,7 @@ def slow(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_no_time_is_lost_with_operands_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulemap.frameworks.torch.replay.copies", lambda *_: MOST)
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.copies", lambda *_: MOST)
     one = Operation("joulemap_tests::slow", "[[4]]", "[[1]]", '["float"]', "[null]")
     assert 1 <= len(Replayer(Call.of(one.key), torch.device("cpu")).copies) < 10
 

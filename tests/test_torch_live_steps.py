@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +336,18 @@ def test_inference_like_the_last_one_is_only_noted(tmp_path: Path) -> None:
         infers()
     assert heard.depth == 0
     assert all(listens)
+
+
+def test_a_module_that_was_called_is_not_held(tmp_path: Path) -> None:
+    """Its memory may be a GPU's."""
+    model = net().eval()
+    held = weakref.ref(model)
+    with attached(tmp_path), torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(2, 4))
+        del model
+        gc.collect()
+        assert held() is None
 
 
 def test_a_session_hears_all_of_a_call_that_was_only_noted(tmp_path: Path) -> None:

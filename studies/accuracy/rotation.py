@@ -18,7 +18,8 @@ from typing import Any
 from joulemap.calibration.cost import Cost, Replay, costs
 from joulemap.calibration.operation import Operation
 from joulemap.frameworks.torch.rebuild import Call
-from joulemap.frameworks.torch.replay import Replayer, executed
+from joulemap.frameworks.torch.replay import executed
+from joulemap.frameworks.torch.replayer import Replayer
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
 from joulemap.recording import Recording

@@ -76,7 +76,7 @@ class Calls:
 
     @tracing.setter
     def tracing(self, traces: bool) -> None:
-        self._tracing, self.listens[0], self._finder.alike = traces, True, None
+        self._tracing, self.listens[0], self._finder.alike = traces, True, 0
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
@@ -129,7 +129,7 @@ class Calls:
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
-            alike = module is finder.alike and get_ident() == self._last_thread and not is_grad_enabled()
+            alike = id(module) == finder.alike and get_ident() == self._last_thread and not is_grad_enabled()
             if alike and not self._captures() and attempt(self._notes, INFERENCE):
                 thread.inside, listens[0] = True, False
                 return _NOTED
@@ -178,7 +178,7 @@ class Calls:
         """A module is called by no module. While gradients are computed, it runs a second time for them;
         while a CUDA graph is captured, nothing runs."""
         torch = sys.modules["torch"]
-        self._finder.alike = None
+        self._finder.alike = 0
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
@@ -188,7 +188,7 @@ class Calls:
         self._finder.call_begins(may_learn and self._learns)
         if not gradients and not self._tracing:
             self._notes, self._captures = self._watch.steps.noted, gpus.quick_captures()
-            self._finder.alike = module
+            self._finder.alike = id(module)
 
     def _is_hidden(self) -> bool:
         """Whether a call that seems to be outermost is inside of one that began while another thread's hid

@@ -20,27 +20,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.clock import clock_mhz
-from joulemap.frameworks.torch.launched import PREFIX, launcher
-from joulemap.frameworks.torch.rebuild import Call, in_a_line, rebuilt
-from joulemap.frameworks.torch.rotation import copies
+from joulemap.frameworks.torch.rebuild import Call, in_a_line
+from joulemap.frameworks.torch.replayer import Replayer
 
-WARM_UP_S, LONGEST_S = 0.1, 0.8
+LONGEST_S = 0.8
 """Until an operation is measured: clocks are level before, or so long are they waited for."""
 LEVEL, LEVEL_FOR = 0.01, 4
 """Clocks are level when so many looks in a row agree."""
-MAKING_S = 0.5
-"""So long are operands made for one operation: each set is tried, and one that takes long needs no turns."""
 AT_ONCE_S = 0.05
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
-IN_A_GRAPH, GRAPH_S = 200, 0.02
-"""Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
-then, however short the operation."""
 TURNS_S = (0.002, 0.006)
 """How long the first of two operations runs before the other has its turn, and how long that runs: short
 against any meter's period, and against the time in which clocks change."""
@@ -49,96 +42,6 @@ LIMITED = 0.97
 MOST_PAIRS, PAIRS_PART, PAIR_S = 6, 0.2, 1.0
 """How many operations take turns with the one that lowers clocks most, what part of the budget may go into
 that, and how long each pair takes at least: all that lowers clocks is told by them."""
-NO_GRAPH_S = 0.001
-"""What takes so long by itself keeps it busy without."""
-
-
-class Replayer:
-    """One operation, ready to be executed so many times."""
-
-    def __init__(self, call: Call, device: Any, graph_s: float = GRAPH_S) -> None:
-        import torch
-
-        self._device = device
-        self._cuda = device.type == "cuda"
-        self.copies = self._made(call)
-        self._graph: Any = None
-        self.in_one = 1
-        with torch.no_grad():
-            self.copies[0]()
-            each_s = self._burst(self.copies[0], 0.0)
-        if self._cuda and each_s < NO_GRAPH_S:
-            self._capture(in_a_graph(each_s, len(self.copies), graph_s))
-
-    def _made(self, call: Call) -> list[Callable[[], Any]]:
-        """The operation with as many operands as it takes to leave the cache, within bounds."""
-        generated = call.op.startswith(PREFIX)
-        made = launcher(call) if generated else partial(rebuilt, call, self._device)
-        until_s = time.monotonic() + MAKING_S
-        found = [made()]
-        for _ in range(copies(found[0], self._device) - 1):
-            if time.monotonic() > until_s:
-                break
-            found.append(made())
-        return found
-
-    def _capture(self, times: int) -> None:
-        """Into a CUDA graph, so many times; what cannot be captured is launched from Python."""
-        import torch
-
-        stream = torch.cuda.Stream(self._device)
-        try:
-            with torch.no_grad(), torch.cuda.stream(stream):
-                for copy in self.copies:
-                    copy()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=stream):
-                    for number in range(times):
-                        self.copies[number % len(self.copies)]()
-        except RuntimeError:
-            torch.cuda.synchronize(self._device)
-            return
-        self._graph, self.in_one = graph, times
-
-    def launch_s(self) -> float:
-        """How long one launch takes once it is warm; all that is in it are ``in_one`` executions."""
-        return self._burst(self.once, WARM_UP_S)
-
-    def once(self) -> None:
-        """Launch it, and go on."""
-        if self._graph is not None:
-            self._graph.replay()
-            return
-        copy = self.copies.pop(0)
-        self.copies.append(copy)
-        copy()
-
-    def _burst(self, once: Callable[[], None], seconds: float) -> float:
-        """Warm up, and how long one launch takes when many are under way."""
-        self._wait()
-        count = 1
-        while True:
-            begin_s = time.perf_counter()
-            for _ in range(count):
-                once()
-            self._wait()
-            took_s = time.perf_counter() - begin_s
-            each_s = took_s / count
-            if took_s >= seconds:
-                return each_s
-            count = max(2 * count, round(seconds / max(each_s, 1e-9)) + 1)
-
-    def _wait(self) -> None:
-        if self._cuda:
-            import torch
-
-            torch.cuda.synchronize(self._device)
-
-
-def in_a_graph(each_s: float, sets: int, graph_s: float = GRAPH_S) -> int:
-    """How many executions of so long go into one graph, so that every set of operands has as many turns."""
-    many = min(IN_A_GRAPH, round(graph_s / max(each_s, 1e-9)))
-    return max(many // sets, 1) * sets
 
 
 def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str, Any]:

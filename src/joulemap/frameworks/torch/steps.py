@@ -41,12 +41,12 @@ class _Thread(threading.local):
 
 
 class StepFinder:
-    """Told of calls by hooks, tells a ``StepListener`` of steps. ``alike`` is a module of which nothing needs
-    to be said when it is called the next time: it is inference, as before."""
+    """Told of calls by hooks, tells a ``StepListener`` of steps. ``alike`` is the ``id`` of a module of which
+    nothing needs to be said when it is called the next time: it is inference, as before."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
         self.any_found = False
-        self.alike: Any = None
+        self.alike = 0
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -87,7 +87,7 @@ class StepFinder:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
         thread = self._thread
         key = self._key(optimizer)
-        self.alike = None
+        self.alike = 0
         if thread.state != _NONE:
             thread.state, thread.waits = TRAIN, False
         elif has_closure:
@@ -116,7 +116,7 @@ class StepFinder:
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
         thread = self._thread
-        self.alike = None
+        self.alike = 0
         if thread.waits:
             self._wait_no_more()
         if thread.state == _PENDING:
