@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from joulemap.calibration.clocks import DOUBT
 from joulemap.devices import Domain
 from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, WAITING
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
@@ -108,13 +109,34 @@ def test_clocks_that_hardly_vary_or_that_few_steps_have_seen_change_nothing() ->
     assert found.power == pytest.approx(0.5, abs=0.01)
 
 
+def test_where_waits_do_not_change_clocks_calibration_says_what_these_do() -> None:
+    stretches, power = experiment()
+    usual_mhz = at_limit(list(STEP.values())) * HIGHEST_MHZ
+    silent = [
+        replace(one, clock_mhz=usual_mhz) if one.target in (PLAIN, WAITING) else one for one in stretches
+    ]
+    assert Metered.of(power, silent, by_clocks=True).clocks is None
+    told = Metered.of(power, silent, by_clocks=True, exponent=0.9).clocks
+    assert told == Clocks(pytest.approx(usual_mhz), 0.9, 2 * DOUBT)
+    seldom = [one for one in stretches if one.target != WAITING]
+    assert Metered.of(power, seldom, by_clocks=True, exponent=0.9).clocks == told
+    same = [replace(one, clock_mhz=usual_mhz) for one in stretches]
+    assert Metered.of(power, same, by_clocks=True, exponent=0.9).clocks is None
+    seen = Metered.of(power, stretches, by_clocks=True, exponent=2.0).clocks
+    assert seen is not None
+    assert seen.power < 1.0
+
+
 def test_it_is_said_where_plain_steps_draw_all_that_the_gpu_may(tmp_path: Path) -> None:
     limited, silent = recorded(tmp_path / "r.joulemap", FACTS), recorded(tmp_path / "s.joulemap", [])
     stretches, power = experiment()
     held, clocks = remarks(limited, Metered.of(power, stretches, by_clocks=True), stretches)
     assert held.startswith("GPU:0 drew 100 % of the 700 W that it may: ")
     assert clocks.startswith("GPU:0 ran at ")
+    assert "of clocks here; " in clocks
     assert remarks(silent, Metered.of(power, stretches, by_clocks=True), stretches) == [clocks]
+    (told,) = remarks(silent, Metered(power, clocks=Clocks(1700.0, 0.5, 0.3)), stretches)
+    assert "0.50 ± 0.30 of clocks by calibration, since waits tell nothing of it; " in told
     (_, unknown) = remarks(limited, Metered(power), stretches)
     assert "too little is known of clocks" in unknown
     assert remarks(limited, Metered(PowerTrace(GPU, power.edges_ns, power.energy_j / 2)), stretches) == []

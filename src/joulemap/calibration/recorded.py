@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pyarrow import compute
 
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
-from joulemap.calibration.operation import on_device, own_seconds, places
+from joulemap.calibration.operation import Place, on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, rest, weigh
 from joulemap.errors import InputError
 from joulemap.recording import Recording
@@ -33,6 +33,8 @@ class Calibrated:
     weights: Weights
     calibration: Calibration
     closure: float | None
+    exponent: float | None = None
+    """With which power of clocks the energy of all work goes, by operations that took turns."""
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
@@ -74,17 +76,34 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
+    exponent = _exponent(here, calibration)
     power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
     whole = recording.steps() if steps is None else steps
     if power is None or whole is None or not whole.traced.any():
-        return Calibrated(weights, calibration, None)
+        return Calibrated(weights, calibration, None, exponent)
     found = _sums(events, whole, own_power(recording, power), weights, calibration)
     if found.measured_j <= 0:
-        return Calibrated(weights, calibration, None)
+        return Calibrated(weights, calibration, None, exponent)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = rest(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, calibration.device, here, calibration.costs, part)
-    return Calibrated(weights, calibration, (found.work_j + found.waiting_j) / found.measured_j)
+    closure = (found.work_j + found.waiting_j) / found.measured_j
+    return Calibrated(weights, calibration, closure, exponent)
+
+
+def _exponent(here: Sequence[Place], calibration: Calibration) -> float | None:
+    """The mean of what costs go with, by energy; None where nothing is known of clocks."""
+    if calibration.response is None:
+        return None
+    found = []
+    for place in here:
+        runs = place.part * place.executions / sum(place.calls.values())
+        for operation, calls in place.calls.items():
+            cost = calibration.costs.get(operation)
+            if cost is not None and cost.clock_mhz:
+                found.append((calibration.response.exponent(cost), calls * runs * cost.energy_j))
+    exponents, joules = np.array(found, np.float64).reshape(-1, 2).T
+    return float(exponents @ joules / joules.sum()) if joules.any() else None
 
 
 def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:

@@ -40,9 +40,10 @@ def _of_clocks(device: str, metered: Metered, stretches: Sequence[Stretch], limi
     if clocks is None:
         return [_UNKNOWN] if limited else []
     seen = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
+    where = "here" if clocks.waiting_w else "by calibration, since waits tell nothing of it"
     return [
         f"{device} ran at {min(seen):.0f} to {max(seen):.0f} MHz. Energy goes with the power "
-        f"{clocks.power:.2f} ± {clocks.half:.2f} of clocks here; truths are those at "
+        f"{clocks.power:.2f} ± {clocks.half:.2f} of clocks {where}; truths are those at "
         f"{clocks.usual_mhz:.0f} MHz."
     ]
 

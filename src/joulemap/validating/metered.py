@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulemap.calibration.clocks import DOUBT
 from joulemap.calibration.cost import level_power_w
 from joulemap.recorder.experiment import PLAIN, WAITING
 from joulemap.traces import Float64, PowerTrace
@@ -39,7 +40,7 @@ FAR = 5.0
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """Energy goes with this power of the clocks, of which these are the usual ones; half of its 95 %
-    interval. ``waiting_w`` is what was found to be drawn in waits."""
+    interval. ``waiting_w`` is what was found to be drawn in waits, 0 where these do not tell."""
 
     usual_mhz: float
     power: float
@@ -64,6 +65,15 @@ class Clocks:
         spread = np.sqrt(np.diag(np.linalg.pinv(slopes.T @ slopes)))
         return cls(usual_mhz, power, 2 * rms_j * float(spread[1]), float(waiting_w))
 
+    @classmethod
+    def told(cls, stretches: Sequence[Stretch], exponent: float | None) -> Clocks | None:
+        """By calibration, where clocks vary."""
+        clocks = np.array([one.clock_mhz for one in stretches if one.clock_mhz > 0])
+        if exponent is None or not len(clocks) or clocks.std() < LEAST_SPREAD * clocks.mean():
+            return None
+        usual = [one.clock_mhz for one in stretches if one.clock_mhz > 0 and one.target == PLAIN]
+        return cls(float(np.median(usual)), exponent, 2 * DOUBT) if usual else None
+
 
 def _fitted(x: Float64, energy_j: Float64, waited_s: Float64) -> tuple[float, Float64]:
     """The power of clocks with which the least is left over, and the joules of work and watts of waiting that
@@ -87,15 +97,26 @@ class Metered:
     clocks: Clocks | None = None
 
     @classmethod
-    def of(cls, power: PowerTrace, stretches: Sequence[Stretch], *, by_clocks: bool = False) -> Metered:
-        """With all that the stretches say about rests, and ``by_clocks`` about clocks."""
+    def of(
+        cls,
+        power: PowerTrace,
+        stretches: Sequence[Stretch],
+        *,
+        by_clocks: bool = False,
+        exponent: float | None = None,
+    ) -> Metered:
+        """With all that the stretches say about rests, and ``by_clocks`` about clocks: a program that is not
+        at its power limit until something is repeated says nothing of these, and energy goes with
+        ``exponent`` then, where that is known."""
         seen = cls(power, _rest_w(power, stretches))
         same = [one for one in stretches if one.target in (PLAIN, WAITING) and one.steps]
         same = [one for one in same if one.clock_mhz > 0 and seen.knows(one)]
-        if not by_clocks or sum(one.target == WAITING for one in same) < FEWEST:
+        if not by_clocks or not same:
             return seen
+        if sum(one.target == WAITING for one in same) < FEWEST:
+            return cls(power, seen.rest_w, Clocks.told(stretches, exponent))
         each = [(seen.energy_j(one) / one.steps, one.clock_mhz, one.waited_s / one.steps) for one in same]
-        return cls(power, seen.rest_w, Clocks.of(*np.array(each).T))
+        return cls(power, seen.rest_w, Clocks.of(*np.array(each).T) or Clocks.told(stretches, exponent))
 
     def knows(self, stretch: Stretch) -> bool:
         """Whether the meter has seen a stretch to its end."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from joulemap.api import load
 from joulemap.calibrating import calibrate
-from joulemap.calibration.book import Book, Calibration
-from joulemap.calibration.recorded import calibrated, own_power
+from joulemap.calibration.book import Book
+from joulemap.calibration.recorded import Calibrated, calibrated, own_power
 from joulemap.errors import InputError, JoulemapError
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import Ran, run
@@ -76,15 +76,15 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
     steps = only_plain(_steps(path), referee.stretches, referee.label)
-    calibration, notes = _calibrated(path, power, calibrate_s, steps)
+    costs, notes = _calibrated(path, power, calibrate_s, steps)
     recording = load(path)
     own = own_power(recording, power)
-    idle_w = _idle_w(calibration, power)
+    idle_w = _idle_w(costs, power)
     stretches = clocked(referee.stretches, recording, power.domain.device)
-    metered = Metered.of(own, stretches, by_clocks=True)
+    metered = Metered.of(own, stretches, by_clocks=True, exponent=None if costs is None else costs.exponent)
     busy_s = {one.number: one.step_s for one in referee.targets}
     known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0)
-    charges = _charges(recording, referee, steps, calibration is not None)
+    charges = _charges(recording, referee, steps, costs is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
     count = sum(one.steps for one in base)
@@ -125,7 +125,7 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
 
 def _calibrated(
     path: Path, power: PowerTrace, calibrate_s: float, steps: Steps
-) -> tuple[Calibration | None, list[str]]:
+) -> tuple[Calibrated | None, list[str]]:
     """Replay the operations by themselves, now that the device is free."""
     if calibrate_s <= 0:
         return None, []
@@ -134,15 +134,15 @@ def _calibrated(
         if calibration.device != power.domain.device:
             return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
         found = calibrated(load(path), steps)
-        return calibration, [*found.notes(), *found.warnings()]
+        return found, [*found.notes(), *found.warnings()]
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
 
 
-def _idle_w(calibration: Calibration | None, power: PowerTrace) -> float:
+def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
     """What a GPU draws when it waits; 0 where that is not known, or where the host is the device."""
     on_gpu = power.domain.device.startswith("GPU")
-    return calibration.idle_w if calibration is not None and on_gpu else 0.0
+    return costs.calibration.idle_w if costs is not None and on_gpu else 0.0
 
 
 def _charges(
