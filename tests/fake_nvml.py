@@ -92,6 +92,7 @@ class FakeNvml:
         return self._alive(device).architecture
 
     def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:  # noqa: A002, N802
+        self._alive(handle)
         return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[type]
 
     def nvmlDeviceGetTemperature(self, handle: Card, sensor: int) -> int:  # noqa: N802

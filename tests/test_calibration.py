@@ -67,6 +67,18 @@ def test_executions_count_where_the_meter_saw_them():
     assert found.energy_j == pytest.approx(0.5)
     assert found.seconds == pytest.approx(1e-3)
     assert found.clock_mhz == 1500
+    odd = [(0, 0, 0.0), *((S // 10 * tick, 100 * tick, 1500.0) for tick in range(1, 10)), (S, 1000, 9e4)]
+    late = [(0, 0, 0.0), (S + 1, 1000, 1600.0)]
+    unknown = [(0, 0, 0.0), (S, 1000, 0.0)]
+
+    def clock_mhz(*passes: Any) -> float:
+        (one,) = costs([Replay("mm", 0, S, 1000, marks) for marks in passes], power).values()
+        return one.clock_mhz
+
+    assert clock_mhz(odd) == 1500
+    assert clock_mhz(late) == 1600
+    assert clock_mhz(odd, unknown) == 1500
+    assert clock_mhz(unknown) == 0
 
 
 def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
@@ -236,7 +248,7 @@ def test_a_budget_is_spent_on_all_operations_before_it_is_spent_on_long_replays(
     assert way(8, 10.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
     assert way(800, 60.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
     assert way(8, 600.0, idle_s=2.0, period_s=1.0) == (2, 10.0)
-    assert affordable(10.0, 1, 0.5, idle_s=2.0) == 11
+    assert affordable(10.0, 1, 0.5, idle_s=2.0) == 8
     assert affordable(5.0, 2, 1.0, idle_s=2.0) == 1
 
 

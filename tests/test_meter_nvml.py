@@ -153,7 +153,11 @@ def test_instant_power_is_for_pictures_and_no_channel() -> None:
     assert isinstance(meter, Pictured)
     channels = meter.open()
     assert [channel.quantity for channel in channels] == ["energy_j", "power_w", "energy_j"]
-    assert meter.pictures() == {"GPU:0 instant_power_w": 120.5, "GPU:0 sm_clock_mhz": 1980}
+    assert meter.pictures() == {
+        "GPU:0 instant_power_w": 120.5,
+        "GPU:0 sm_clock_mhz": 1980,
+        "GPU:2 sm_clock_mhz": 1980,
+    }
     assert not any("instant" in name for name in meter.facts())
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from joulemap.accounting import attribute
 from joulemap.devices import Domain
+from joulemap.processes import ProcessShares
 from joulemap.traces import PowerTrace, Steps
 
 from .small_traces import S, by_name, one_watt, trace
@@ -64,6 +65,47 @@ def test_costs_say_more_of_untraced_steps_than_the_meter_did_of_the_traced_one()
     assert by_name(footprint) == pytest.approx({name: own + untraced_j for name, own in traced_j.items()})
     assert footprint.idle_j == pytest.approx(8 - 8 / 1.5 + 12 / 3)
     assert footprint.accounts[0].step_j == pytest.approx([8, 12])
+
+
+POOL = ["op", "worker", "op"]
+TWO_ALIKE = Steps.from_columns(start_ns=[0, 2 * S], end_ns=[2 * S, 4 * S], traced=[True, False])
+
+
+@pytest.mark.parametrize(
+    ("spans", "each_j"),
+    [
+        (trace(("op", 0, 2), ("glue", 0, 2), lane=[1, 2], kind=["op", "runtime"], step=[0, 0]), {"op": 20}),
+        (
+            trace(
+                ("a", 0, 1),
+                ("a", 0, 1),
+                ("b", 1, 2),
+                lane=[1, 2, 1],
+                kind=["op", "worker", "op"],
+                step=[0] * 3,
+            ),
+            {"a": 10, "b": 10},
+        ),
+    ],
+    ids=["glue", "workers"],
+)
+def test_costs_share_an_untraced_step_as_they_do_a_traced_one(spans, each_j):
+    """What waits for its workers, and glue beside work, takes nothing of either."""
+    power = PowerTrace(Domain("GPU:0", "GPU:0"), [0, 2 * S, 4 * S], [20.0, 20.0])
+    weights = [10.0] * len(spans)
+    footprint = attribute(spans, [power], "calibrated", steps=TWO_ALIKE, weights=weights, idle_weight=1.0)
+    found = {name: joules for name, joules in by_name(footprint).items() if joules}
+    assert found == pytest.approx({name: 2 * joules for name, joules in each_j.items()})
+
+
+def test_idle_time_of_a_device_that_is_shared_is_as_large_a_part_of_untraced_steps():
+    spans = trace(("A", 0, 1), step=[0])
+    power = PowerTrace(Domain("GPU:0", "GPU:0"), [0, 2 * S, 4 * S], [150.0, 150.0])
+    shares = {"GPU:0": ProcessShares.from_columns("GPU:0", [0, 4 * S], [0.1])}
+    weighing = {"weights": [100.0], "idle_weight": 50.0, "shares": shares}
+    footprint = attribute(spans, [power], "calibrated", steps=TWO_ALIKE, **weighing)
+    assert by_name(footprint) == pytest.approx({"A": 20})
+    assert footprint.idle_j == pytest.approx(10)
 
 
 def test_an_event_that_runs_into_a_traced_step_belongs_to_it():

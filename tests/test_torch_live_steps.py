@@ -407,6 +407,52 @@ def test_calls_inside_a_call_are_none_of_their_own_whichever_thread_came_first(t
         assert [held() for held in adapter._calls.names._seen.values()] == [quick, slow]
 
 
+def test_a_call_that_began_while_a_call_inside_another_threads_hid_it_is_no_step_inside(
+    tmp_path: Path,
+) -> None:
+    """One thread is inside of a call in a session, which then ends; its next call inside hides another
+    thread's."""
+    steps = {name: threading.Event() for name in ("inside", "goes on", "hides", "ends")}
+
+    class First(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            steps["inside"].set()
+            assert steps["goes on"].wait(60)
+            x = self.inner(x)
+            steps["hides"].set()
+            assert steps["ends"].wait(60)
+            return x
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            steps["ends"].set()
+            thread.join()
+            return self.inner(x)
+
+    first, hidden, quick, given = First().eval(), Hidden().eval(), torch.nn.Identity(), torch.ones(1)
+    thread = threading.Thread(target=first, args=(given,))
+    with attached(tmp_path) as (adapter, heard), torch.no_grad():
+        adapter._calls.tracing = True
+        thread.start()
+        assert steps["inside"].wait(60)
+        quick(given)
+        adapter._calls.tracing = False
+        steps["goes on"].set()
+        assert steps["hides"].wait(60)
+        seen = len(heard.steps)
+        hidden(given)
+        assert len(heard.steps) == seen
+        assert hidden.inner not in [held() for held in adapter._calls.names._seen.values()]
+
+
 def test_a_program_without_optimizers_only_infers(tmp_path: Path) -> None:
     program = """
 import sys, torch

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch import clock  # noqa: E402
 from joulemap.frameworks.torch.clock import Waits, clock_mhz  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
@@ -114,6 +115,21 @@ def test_waits_are_as_long_as_they_were_found_to_be() -> None:
     waits._waits = [(Moment(1.0), Moment(3.0)), (Moment(5.0), Moment(6.0))]
     assert waits.take_s() == pytest.approx(0.003)
     assert waits.take_s() == 0.0
+
+
+def test_a_look_at_clocks_in_which_the_host_was_held_up_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Now(Moment):
+        def synchronize(self) -> None: ...
+
+    def looked(*at_ms: float) -> float:
+        monkeypatch.setattr(clock, "_counted", lambda *_: tuple(map(Now, at_ms)))
+        return clock.clock_mhz()
+
+    assert looked(0.0, 0.102, 0.104) == pytest.approx((clock.CYCLES - 1) / 100)
+    assert looked(0.0, 0.102, 0.204) == 0.0
+    assert looked(0.0, 0.102, 0.3) == 0.0
 
 
 @pytest.mark.gpu

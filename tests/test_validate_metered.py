@@ -11,6 +11,7 @@ import pytest
 
 from joulemap.calibration.clocks import DOUBT
 from joulemap.devices import Domain
+from joulemap.errors import InputError
 from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, WAITING
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
@@ -209,6 +210,11 @@ def test_a_referee_has_a_waiting_gpu_rest(tmp_path: Path) -> None:
         assert said["pause_s"] == (pytest.approx(0.15) if waits else 0.0)
 
 
+def broken() -> Recording:
+    """As while it is being written."""
+    raise InputError("It is not whole.")
+
+
 def test_a_referee_orders_waits_once_clocks_vary(tmp_path: Path) -> None:
     stretches, power = experiment(1)
     clocks = [((one.start_ns + one.end_ns) // 2, "GPU:0 sm_clock_mhz", one.clock_mhz) for one in stretches]
@@ -221,6 +227,9 @@ def test_a_referee_orders_waits_once_clocks_vary(tmp_path: Path) -> None:
     assert clocked(referee.stretches, Recording.open(tmp_path / "r.joulemap"), "GPU:0") == stretches
     assert referee._wanted_now(some) == [*some, WAIT]
     assert referee._wanted_now([]) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(referee, "_recording", broken)
+        assert referee._wanted_now(some) == [*some, WAIT]
     referee.busy = 0.5
     assert referee._wanted_now(some) == some
     referee.busy = 1.0

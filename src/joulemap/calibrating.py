@@ -32,6 +32,8 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
+_AT_CLOCKS = " at known clocks"
+"""Costs of GPUs that were kept before their clocks were looked at are not found any more."""
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -220,9 +222,10 @@ def _torch() -> dict[str, str]:
 
 def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     host, versions = recording.info.host, recording.info.versions
+    at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
     return Shelf(
         str(host.get("machine", "")),
-        f"{power.domain.device} {power.domain.sensor}",
+        f"{power.domain.device} {power.domain.sensor}{at_clocks}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
         {name: value for name, value in recording.info.extra.get(FLAGS, {}).items() if name != "autocast"},

@@ -226,12 +226,12 @@ def _account_device(
     active_s = per_event(active_s)
     cost_rms = None if weighting.cost_rms is None else weighting.cost_rms[rows.event]
     footprints = []
-    for one, (energy, seconds) in zip(supplies, shared, strict=True):
+    for one, (energy, seconds, model) in zip(supplies, shared, strict=True):
         charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s, cost_rms)
-        if weighting.weights is not None and isinstance(weighting.idle_weight, float | int):
-            model_j = weighting.weights[rows.event] * active_s
-            charges = replace(charges, model_j=model_j, idle_w=float(weighting.idle_weight))
-        footprints.append(domain_footprint(rows, step_of, one, energy, seconds, charges, weighting.rule))
+        if model is not None:
+            charges = replace(charges, model_j=per_event(model.charge))
+        idle = (energy, seconds, energy if model is None else model)
+        footprints.append(domain_footprint(rows, step_of, one, idle, charges, weighting.rule))
     return footprints
 
 
@@ -284,20 +284,22 @@ def _step_marks(steps: Steps | None) -> Int64:
 
 def _share(
     actors: Actors, supplies: list[Supply], marks: Int64, weighting: _Weighting
-) -> tuple[list[tuple[Shared, Shared]], Float64]:
-    """Each domain's energy and seconds, shared out by the rule; and the events' own seconds."""
+) -> tuple[list[tuple[Shared, Shared, Shared | None]], Float64]:
+    """Each domain's energy and seconds, shared out by the rule, and what costs alone say, where these are
+    known; and the events' own seconds."""
     energy = [one.energy for one in supplies]
     seconds = [one.seconds for one in supplies]
     if weighting.rule == "recency":
         shared, active_s = walk(actors, energy + seconds, marks)
     elif isinstance(weighting.idle_weight, float | int):
-        by_weight, _ = share_out(actors, energy, marks, weighting.idle_weight)
+        by_weight, _ = share_out(actors, energy + seconds, marks, weighting.idle_weight)
         by_time, active_s = share_out(actors, seconds, marks)
-        shared = by_weight + by_time
+        models = by_weight[len(energy) :]
+        return list(zip(by_weight[: len(energy)], by_time, models, strict=True)), active_s
     else:
         shared, active_s = share_out(actors, energy + seconds, marks)
     count = len(supplies)
-    return list(zip(shared[:count], shared[count:], strict=True)), active_s
+    return [(*both, None) for both in zip(shared[:count], shared[count:], strict=True)], active_s
 
 
 def _warnings(events: EventTrace, traces: list[PowerTrace], counted: list[PowerTrace]) -> list[str]:

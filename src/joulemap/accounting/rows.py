@@ -115,24 +115,19 @@ class Charges:
     """What each event got: joules and seconds of the domain, and its own time in its lane; and how far off
     the cost may be that it weighed by (relative, as an rms; NaN for one that was not calibrated).
 
-    ``model_j`` is what its cost says, and ``idle_w`` what idle time draws: what untraced steps took goes by
-    these where they are known. The meter's few updates while steps were traced say less."""
+    ``model_j`` is what its cost says: what untraced steps took goes by that where it is known. The meter's
+    few updates while steps were traced say less."""
 
     energy_j: Float64
     share_s: Float64
     active_s: Float64
     cost_rms: Float64 | None = None
     model_j: Float64 | None = None
-    idle_w: float = 0.0
 
     @property
     def basis_j(self) -> Float64:
         """By what events stand for those of untraced steps."""
         return self.energy_j if self.model_j is None else self.model_j
-
-    def idle_basis_j(self, idle_j: Float64, idle_s: Float64) -> Float64:
-        """The same of idle time."""
-        return idle_j if self.model_j is None else self.idle_w * idle_s
 
     def calibrated(self, joules: Float64) -> Float64 | None:
         """The energy of calibrated events; None where there are none."""
@@ -144,14 +139,21 @@ class Charges:
 
 
 def domain_footprint(
-    rows: Rows, step_of: StepOf, supply: Supply, energy: Shared, seconds: Shared, charges: Charges, rule: str
+    rows: Rows,
+    step_of: StepOf,
+    supply: Supply,
+    shared: tuple[Shared, Shared, Shared],
+    charges: Charges,
+    rule: str,
 ) -> Footprint:
-    """One domain's footprint."""
+    """One domain's footprint; its energy and seconds as they were ``shared``, and that by which untraced
+    steps go."""
+    energy, seconds, basis = shared
     step = step_of.event[rows.event]
     idle_j, idle_s = energy.idle_between_marks(), seconds.idle_between_marks()
     work_j = _by_step(charges.energy_j, step, step_of.count)
     work_s = _by_step(charges.share_s, step, step_of.count)
-    idle_basis_j = charges.idle_basis_j(idle_j, idle_s)
+    idle_basis_j = basis.idle_between_marks()
     extra = Projection.none()
     if step_of.steps is not None:
         extra = project(

@@ -23,9 +23,9 @@ RISE = 1.75
 STEEPEST = 2.0
 DOUBT = 0.15
 """How far off such a power of the clocks is for a single operation, as an rms: twelve pairs on an H200."""
-LEAST_W = 30.0
-"""A pair tells something where clocks change what it draws by so many watts, times the logarithm of clocks:
-what one of both draws more, the other may draw less."""
+TELLING = 0.03
+"""A pair tells something where clocks change what it draws by so much of the most that any operation draws,
+times the logarithm of clocks: what one of both draws more, the other may draw less."""
 UNKNOWN = 0.5
 """And where nothing is known of it, so that none is applied."""
 
@@ -74,7 +74,10 @@ def response(costs: Mapping[str, Cost], pairs: Sequence[Pair], power: PowerTrace
     where no pair ran at other clocks than these."""
     highest_mhz = max((one.clock_mhz for one in costs.values()), default=0.0)
     found = [_apart(pair, costs, power, highest_mhz) for pair in pairs]
-    telling = [one for one in found if one is not None and abs(one[1]) >= LEAST_W]
+    least_w = TELLING * max(
+        (_highest_w(one, highest_mhz) for one in costs.values() if one.clock_mhz), default=0
+    )
+    telling = [one for one in found if one is not None and abs(one[1]) >= least_w]
     if not telling:
         return None
     rise, watts = np.array(telling, np.float64).T

@@ -55,9 +55,11 @@ class Replay:
         return float(after - before)
 
     def clock_between(self, begin_ns: int, end_ns: int) -> float:
-        """The mean clocks, 0 where they are not known."""
-        seen = [mhz for t_ns, _, mhz in self.marks if begin_ns < t_ns <= end_ns and mhz > 0]
-        return float(np.mean(seen)) if seen else 0.0
+        """The usual clocks, by every look until the first one after the end; 0 where they are not known."""
+        later = [number for number, (t_ns, *_) in enumerate(self.marks) if t_ns >= end_ns][:1]
+        marks = self.marks[: later[0] + 1] if later else self.marks
+        seen = [mhz for t_ns, _, mhz in marks if t_ns > begin_ns and mhz > 0]
+        return float(np.median(seen)) if seen else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ def costs(replays: Iterable[Replay], power: PowerTrace) -> dict[str, Cost]:
 
 
 def _cost(passes: Sequence[tuple[float, float, float]], rms: float) -> Cost:
-    joules, seconds, clock_mhz = np.mean(passes, axis=0).tolist()
+    joules, seconds, _ = np.mean(passes, axis=0).tolist()
+    clocks = [mhz for *_, mhz in passes if mhz > 0]
+    clock_mhz = float(np.mean(clocks)) if clocks else 0.0
     return Cost(joules, seconds, float(rms / np.sqrt(len(passes))), len(passes), clock_mhz)
 
 

@@ -76,7 +76,7 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
-    exponent = _exponent(here, calibration)
+    exponent = _exponent(here, known)
     power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
     whole = recording.steps() if steps is None else steps
     if power is None or whole is None or not whole.traced.any():

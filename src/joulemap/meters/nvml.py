@@ -189,6 +189,7 @@ class NvmlMeter:
         for gpu in [self._gpus[index] for index in sorted(self._with_counter & self._gpus.keys())]:
             with contextlib.suppress(MeterError):
                 seen[f"{gpu.name} instant_power_w"] = gpu.instant_power_w()
+            with contextlib.suppress(MeterError):
                 seen[f"{gpu.name} sm_clock_mhz"] = gpu.sm_clock_mhz()
         return seen
 

@@ -68,7 +68,7 @@ class Referee:
         self.domain = ""
         self.busy = 1.0
         self._device = ""
-        self._waits_ordered = 0
+        self._waits_ordered, self._vary = 0, False
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
         self.stretches: list[Stretch] = []
@@ -186,10 +186,11 @@ class Referee:
         """And waits, where clocks vary in a GPU that does not wait by itself."""
         if self.waits or not some or not self._device.startswith("GPU"):
             return some
-        stretches = clocked(self.stretches, self._recording(), self._device)
-        clocks = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
-        vary = len(clocks) > 1 and np.std(clocks) > LEAST_SPREAD * np.mean(clocks)
-        return [*some, WAIT] if vary else some
+        with suppress(JoulemapError):  # a file that is just being written is read the next time
+            stretches = clocked(self.stretches, self._recording(), self._device)
+            clocks = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
+            self._vary = len(clocks) > 1 and bool(np.std(clocks) > LEAST_SPREAD * np.mean(clocks))
+        return [*some, WAIT] if self._vary else some
 
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)

@@ -138,7 +138,8 @@ class Calls:
                 thread.inside = True
                 attempt(self._outermost_begins, module)
             if not self._tracing:
-                listens[0] = not thread.inside
+                if thread.inside:
+                    self._last_thread, listens[0] = get_ident(), False
                 return _NOTHING_ELSE if outermost else None
             above, opened, flow = thread.label, None, None
             label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from joulemap.frameworks.torch import flags
@@ -82,7 +83,7 @@ def _settle(burst: Callable[[float], list[float]], at_most_s: float) -> None:
     while time.monotonic() < until_s:
         seen.append(burst(AT_ONCE_S)[-1])
         last = seen[-LEVEL_FOR:]
-        if len(last) == LEVEL_FOR and max(last) - min(last) <= LEVEL * max(last):
+        if len(last) == LEVEL_FOR and min(last) >= (1 - LEVEL) * max(last) > 0:
             return
 
 
@@ -99,7 +100,8 @@ def replays(
         torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
     begin_s = clock_s()
-    each_s = plan["budget_s"] / plan["passes"] - plan["idle_s"]
+    pairs_s = PAIRS_PART * plan["budget_s"] if device.type == "cuda" else 0.0
+    each_s = (plan["budget_s"] - pairs_s) / plan["passes"] - plan["idle_s"]
     chosen: list[str] = []
     clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
@@ -110,12 +112,12 @@ def replays(
         yield said
         if "skipped" not in said:
             chosen.append(key)
-            clocks_mhz[key] = said["marks"][-1][-1]
+            clocks_mhz[key] = median([mhz for *_, mhz in said["marks"] if mhz > 0] or [0.0])
             covered += share
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
-    yield from _pairs(clocks_mhz, device, plan["seconds"], PAIRS_PART * plan["budget_s"])
+    yield from _pairs(clocks_mhz, device, plan["seconds"], pairs_s)
     for _ in range(1, plan["passes"]):
         for key in chosen:
             if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
@@ -157,6 +159,7 @@ def _pairs(
 ) -> Iterator[dict[str, Any]]:
     """The operation that lowers clocks most, in turns with some that do not lower them; at least one pair,
     where clocks were lowered."""
+    clocks_mhz = {key: mhz for key, mhz in clocks_mhz.items() if mhz > 0}
     if len(clocks_mhz) < 2 or min(clocks_mhz.values()) >= LIMITED * max(clocks_mhz.values()):
         return
     lowest = min(clocks_mhz, key=lambda key: clocks_mhz[key])
@@ -169,7 +172,7 @@ def _pairs(
             second = Replayer(Call.of(other), device, TURNS_S[0])
             said = executed([first, second], max(seconds, PAIR_S), device)
             yield {"pair": [lowest, other], **said}
-            if time.monotonic() > until_s:
+            if time.monotonic() + PAIR_S > until_s:
                 return
     except Exception:  # noqa: BLE001 - two at once take more memory, and each is known by itself
         return
