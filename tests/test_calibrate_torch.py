@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import executed, replays  # noqa: E402
+from joulemap.frameworks.torch.replay import _pairs, executed, replays  # noqa: E402
 from joulemap.frameworks.torch.replayer import IN_A_GRAPH, Replayer, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
@@ -320,6 +320,22 @@ def test_two_operations_take_turns() -> None:
     first, second = said["executions"]
     assert second == 3 * first > 0
     assert [len(mark) for mark in said["marks"]] == [4] * len(said["marks"])
+
+
+def test_what_lowers_clocks_takes_turns_with_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair that there is no memory for is left out."""
+    monkeypatch.setattr("joulemap.frameworks.torch.replay.PAIR_S", 0.01)
+    add = replace(SQUARE, op="aten::add")
+    large = replace(
+        SQUARE, shapes=json.dumps([[1 << 26, 1 << 26]] * 2), strides=json.dumps([[1 << 26, 1]] * 2)
+    )
+    cpu, clocks = torch.device("cpu"), {SQUARE.key: 1500.0, large.key: 1975.0, add.key: 1980.0}
+    (said,) = _pairs({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0)
+    assert said["pair"] == [SQUARE.key, add.key]
+    assert len(said["executions"]) == 2
+    assert list(_pairs({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0)) == []
+    first_only = _pairs({**clocks, large.key: 0.0, "none": 1980.0}, cpu, 0.01, within_s=0.0)
+    assert [one["pair"][1] for one in first_only] == [add.key]
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

@@ -17,7 +17,7 @@ from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.recorded import Calibrated
-from joulemap.calibration.weights import BY_TIME_RMS, Weights, rest, weigh
+from joulemap.calibration.weights import BY_TIME_RMS, Weights, weigh, what_is_left
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
@@ -295,13 +295,13 @@ def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
 
 
 def test_what_has_no_cost_has_what_is_left_as_far_as_costs_are_sure():
-    assert rest(50.0, 50.0, 100.0) == 1.0
-    assert rest(100.0, 0.0, 80.0) == 1.0
-    half = rest(50.0, 50.0, 80.0)
+    assert what_is_left(50.0, 50.0, 100.0) == 1.0
+    assert what_is_left(100.0, 0.0, 80.0) == 1.0
+    half = what_is_left(50.0, 50.0, 80.0)
     assert 50 + half * 50 == pytest.approx(80, abs=1)
-    little = rest(99.0, 1.0, 97.0)
+    little = what_is_left(99.0, 1.0, 97.0)
     assert 0.9 < little < 1.0
-    assert (rest(50.0, 50.0, 10.0), rest(50.0, 50.0, 900.0)) == (0.5, 2.0)
+    assert (what_is_left(50.0, 50.0, 10.0), what_is_left(50.0, 50.0, 900.0)) == (0.5, 2.0)
 
 
 def test_a_closure_that_is_off_is_said_with_its_likely_cause():

@@ -100,7 +100,7 @@ def test_costs_are_those_at_the_clocks_of_the_program(
         name: there.costs[one].energy_j / world.joules(name, clock_mhz) - 1
         for name, (one, _) in shown.items()
     }
-    assert off == pytest.approx(dict.fromkeys(off, 0.0), abs=0.05)
+    assert off == pytest.approx(dict.fromkeys(off, 0.0), abs=0.03)
 
 
 def test_how_energy_goes_with_clocks_is_told_by_operations_that_take_turns() -> None:

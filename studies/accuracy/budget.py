@@ -16,7 +16,7 @@ from joulemap.accounting import attribute
 from joulemap.calibrating import IDLE_S
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation, Place
-from joulemap.calibration.weights import rest, weigh
+from joulemap.calibration.weights import weigh, what_is_left
 from joulemap.replaying import BUILDING_S, USUAL_PERIOD_S, affordable, way
 from joulemap.traces import EventTrace, Float64
 from joulemap.units import NS_PER_S, fmt_share
@@ -49,7 +49,7 @@ def errors(eight: Eight, known: Mapping[str, Cost], chosen: Collection[str]) -> 
     costs = {operations[name]: _of_turn(known[name], eight.counts[name]) for name in chosen}
     weights = weigh(events, "GPU:0", places, costs)
     measured_j = eight.power.energy_between(int(mix[0, 1]), int(mix[-1, 2]))
-    part = rest(weights.known_j, weights.unknown_j, measured_j)
+    part = what_is_left(weights.known_j, weights.unknown_j, measured_j)
     weights = weigh(events, "GPU:0", places, costs, part)
     footprint = attribute(
         events,

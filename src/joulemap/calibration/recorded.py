@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pyarrow import compute
 
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.operation import Place, on_device, own_seconds, places
-from joulemap.calibration.weights import Weights, rest, weigh
+from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
-from joulemap.traces import EventTrace, Float64, Int64, PowerTrace, Steps
+from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 
 CALIBRATION, SIGNATURES = "calibration", "signatures"
@@ -85,7 +84,7 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     if found.measured_j <= 0:
         return Calibrated(weights, calibration, None, exponent)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
-    part = rest(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
+    part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, calibration.device, here, calibration.costs, part)
     closure = (found.work_j + found.waiting_j) / found.measured_j
     return Calibrated(weights, calibration, closure, exponent)
@@ -117,20 +116,11 @@ def _clock_mhz(recording: Recording, device: str) -> float:
     steps = recording.steps()
     if steps is None or not len(steps):
         return 0.0
-    t_ns, mhz = facts(recording, f"{device} {CLOCK}")
+    t_ns, mhz = recording.facts(f"{device} {CLOCK}")
     alike = np.isin(steps.label.codes, steps.label.codes[steps.traced])
     number = steps.at(t_ns)
     mhz = mhz[(number >= 0) & alike[number]]
     return float(mhz.mean()) if len(mhz) else 0.0
-
-
-def facts(recording: Recording, name: str) -> tuple[Int64, Float64]:
-    """What was looked up by a name, and when."""
-    table = recording.table("facts")
-    if table is None:
-        return np.zeros(0, np.int64), np.zeros(0)
-    found = table.filter(compute.equal(table["name"], name))
-    return found["t_ns"].to_numpy(), found["value"].to_numpy()
 
 
 def signatures(recording: Recording) -> list[Mapping[str, Any]]:

@@ -73,7 +73,7 @@ def weigh(
     )
 
 
-def rest(known_j: float, unknown_j: float, measured_j: float) -> float:
+def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
     """What the operations without a cost weigh, as a part of what they would on the mean, so that all adds up
     to what was measured: as far as they are less sure than the costs are. Large products come first where
     a budget is short, and draw more than what is left."""

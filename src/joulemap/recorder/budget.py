@@ -26,8 +26,9 @@ SESSION_S = 0.1
 APART = 0.05
 """Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
 HOOKS_S, MONITOR = 6e-5, 0.001
-"""What hooks take of a step, as ``benchmarks/hooks.py`` finds it, and the monitor of the time: half a percent
-of a core, which the program feels where all cores are busy. Neither can be measured from inside."""
+"""What hooks take of a step, more than ``benchmarks/hooks.py`` finds, whose caches are warm; and the monitor
+of the time: half a percent of a core, which the program feels where all cores are busy. Neither can be
+measured from inside."""
 FOR_SESSIONS = 0.25
 """What is left to sessions of the budget at least, however short the steps are."""
 FOR_SLICES = 0.5

@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from joulemap.calls.table import Calls
 from joulemap.errors import DamagedRecording, InputError
@@ -48,7 +50,7 @@ from joulemap.recording.info import (
     spare_copy_notes,
 )
 from joulemap.recording.parts import Contents
-from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.traces import EventTrace, Float64, Int64, PowerTrace, Steps
 
 T = TypeVar("T")
 
@@ -117,6 +119,14 @@ class Recording:
     def table(self, name: str) -> pa.Table | None:
         """Any table as it is, or None when there is none of that name."""
         return self._read(name, lambda table: table)
+
+    def facts(self, name: str) -> tuple[Int64, Float64]:
+        """When something was looked up that explains the energy (``GPU:0 sm_clock_mhz``), and what it was."""
+        table = self.table("facts")
+        if table is None:
+            return np.zeros(0, np.int64), np.zeros(0)
+        found = table.filter(compute.equal(table["name"], name))
+        return found["t_ns"].to_numpy(), found["value"].to_numpy()
 
     @cached_property
     def _events(self) -> EventTrace:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulemap.calibration.recorded import facts
 from joulemap.recording import Recording
 from joulemap.units import fmt_share
 from joulemap.validating.metered import Metered
@@ -21,7 +20,7 @@ def remarks(recording: Recording, metered: Metered, stretches: Sequence[Stretch]
     """What to say of plain steps that draw as much as the GPU may, and of clocks that were not always the
     same."""
     device = metered.power.domain.device
-    _, limits_w = facts(recording, f"{device} {LIMIT}")
+    _, limits_w = recording.facts(f"{device} {LIMIT}")
     base = [one for one in plain(stretches) if metered.knows(one)]
     seconds = sum(one.seconds for one in base)
     limit_w = float(np.median(limits_w)) if len(limits_w) else np.inf

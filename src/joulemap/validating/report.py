@@ -127,10 +127,13 @@ class Report:
         """Rows that are known, of operations or of modules."""
         return [row for row in self.rows if row.kind == kind and row.is_known]
 
+    def counts(self, row: Row) -> bool:
+        """Whether a row is known, and takes a percent of the energy of a step."""
+        return row.is_known and row.truth_j >= LEAST * self.step_j
+
     def errors(self, kind: str, rule: str) -> Errors | None:
-        """Over what takes a percent of the energy of a step; None where the rule says nothing of any row."""
-        least_j = LEAST * self.step_j
-        rows = [row for row in self.of(kind) if row.error(rule) is not None and row.truth_j >= least_j]
+        """Over the rows that count; None where the rule says nothing of any."""
+        rows = [row for row in self.of(kind) if self.counts(row) and row.error(rule) is not None]
         if not rows:
             return None
         off = np.abs([row.error(rule) or 0.0 for row in rows])
@@ -145,8 +148,8 @@ class Report:
         )
 
     def sum_j(self, kind: str) -> float:
-        """What the truths add up to, a step."""
-        return sum(row.truth_j for row in self.of(kind))
+        """What the truths that count add up to, a step."""
+        return sum(row.truth_j for row in self.of(kind) if self.counts(row))
 
     def to_json(self) -> dict[str, Any]:
         """The documented document."""

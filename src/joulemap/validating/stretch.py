@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from joulemap.calibration.recorded import CLOCK, facts
+from joulemap.calibration.recorded import CLOCK
 from joulemap.recorder.experiment import PLAIN
 from joulemap.recording import Recording
 from joulemap.units import NS_PER_S
@@ -54,7 +54,7 @@ def plain(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 def clocked(stretches: Sequence[Stretch], recording: Recording, device: str) -> list[Stretch]:
     """The same with the mean of the clocks that were looked up in each, which is ten times a second."""
-    t_ns, mhz = facts(recording, f"{device} {CLOCK}")
+    t_ns, mhz = recording.facts(f"{device} {CLOCK}")
     found = []
     for one in stretches:
         inside = mhz[(t_ns >= one.start_ns) & (t_ns < one.end_ns)]

@@ -72,7 +72,7 @@ def _table(report: Report, rows: list[Row], kind: str) -> Table:
         cells = [f"× {row.truth.executions:.3g}", _share(row, report), _truth(row)]
         for rule in rules:
             cells += [_charge(row.charges.get(rule)), _off(row, rule)]
-        table.add_row(row.name, *cells, style=None if row.is_known else "dim")
+        table.add_row(row.name, *cells, style=None if report.counts(row) else "dim")
     return table
 
 

@@ -66,7 +66,7 @@ class Calls:
         self._watch, self._finder = watch, finder
         self._learns = False
         self._thread = _Thread()
-        self._last_thread = 0
+        self._last_thread = 0  # which had ``listens`` be False
         self._notes, self._captures = watch.steps.noted, gpus.captures
         self._code: CodeType | None = None
 
@@ -194,16 +194,12 @@ class Calls:
     def _is_hidden(self) -> bool:
         """Whether a call that seems to be outermost is inside of one that began while another thread's hid
         it."""
-        me = get_ident()
-        if me == self._last_thread:
+        if get_ident() == self._last_thread:
             return False
-        frame: FrameType | None = sys._getframe(3)  # the first is the call itself
-        while frame is not None:
+        frame: FrameType | None = sys._getframe(3).f_back  # below the call itself
+        while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
-            if frame is not None and frame.f_code is self._code:
-                return True
-        self._last_thread = me
-        return False
+        return frame is not None
 
 
 def any_optimizer() -> bool:

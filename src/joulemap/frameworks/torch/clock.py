@@ -25,7 +25,8 @@ def clock_mhz() -> float:
 
 
 class Waits:
-    """Moments in which a GPU does nothing but count: it draws what it draws at rest then."""
+    """Moments in which a GPU does nothing but count. For seconds an H200 draws what it draws at rest then,
+    119 W; for a few milliseconds 130 to 260 W."""
 
     def __init__(self) -> None:
         self._waits: list[tuple[Any, ...]] = []

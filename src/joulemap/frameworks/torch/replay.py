@@ -166,16 +166,14 @@ def _pairs(
     highest_mhz = max(clocks_mhz.values())
     others = [key for key, mhz in clocks_mhz.items() if mhz >= LIMITED * highest_mhz][:MOST_PAIRS]
     until_s = time.monotonic() + within_s
-    try:
-        first = Replayer(Call.of(lowest), device, TURNS_S[0])
-        for other in others:
-            second = Replayer(Call.of(other), device, TURNS_S[0])
-            said = executed([first, second], max(seconds, PAIR_S), device)
-            yield {"pair": [lowest, other], **said}
-            if time.monotonic() + PAIR_S > until_s:
-                return
-    except Exception:  # noqa: BLE001 - two at once take more memory, and each is known by itself
-        return
+    for other in others:
+        try:
+            both = [Replayer(Call.of(key), device, TURNS_S[0]) for key in (lowest, other)]
+            yield {"pair": [lowest, other], **executed(both, max(seconds, PAIR_S), device)}
+        except RuntimeError:  # each can be executed, but two at once take more memory
+            continue
+        if time.monotonic() + PAIR_S > until_s:
+            return
 
 
 def main(plan: str, result: str) -> None:
