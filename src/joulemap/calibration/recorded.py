@@ -39,7 +39,7 @@ class Calibrated:
         """How much is calibrated, and whether it adds up."""
         said = [
             f"{fmt_share(self.weights.covered)} of the busy time of {self.calibration.device} is calibrated; "
-            "the rest has what is left."
+            "the rest shares what these costs leave."
         ]
         if self.closure is not None:
             share = fmt_share(self.closure)

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
 
 from joulemap.calls.table import Calls
 from joulemap.errors import DamagedRecording, InputError
@@ -125,8 +124,8 @@ class Recording:
         table = self.table("facts")
         if table is None:
             return np.zeros(0, np.int64), np.zeros(0)
-        found = table.filter(compute.equal(table["name"], name))
-        return found["t_ns"].to_numpy(), found["value"].to_numpy()
+        chosen = table["name"].to_numpy() == name
+        return table["t_ns"].to_numpy()[chosen], table["value"].to_numpy()[chosen]
 
     @cached_property
     def _events(self) -> EventTrace:
