@@ -39,7 +39,9 @@ from switch import Switch
 
 DRAWS = 4000
 FEWEST = 10
-"""Steps of a block: the one before it is not timed, yet counts in the time that sessions are paid from."""
+"""Steps of a block: the one before it is not timed, yet counts in the time that sessions are paid from. Where
+a machine's speed changes within seconds, shorter blocks tell more (``--fewest``), and sessions count for a
+little more than they should."""
 Program = tuple[Callable[[], object], Callable[[], object]]
 """One step of it, and what returns when all work of the steps is done."""
 
@@ -83,12 +85,13 @@ def alternate(
     framework: str,
     seconds: float,
     block_s: float = 1.0,
+    fewest: int = FEWEST,
     overhead: float = DEFAULT_OVERHEAD,
     monitored: bool = True,
 ) -> tuple[list[Block], Account]:
     """Blocks of about ``block_s``, four at a time in the order p r r p or r p p r, so that nothing that comes
     back every so many steps always falls on the same kind; and the recorder's account."""
-    steps = _fitting(program, block_s)
+    steps = _fitting(program, block_s, fewest)
     blocks: list[Block] = []
     with tempfile.TemporaryDirectory() as made, _monitor(Path(made)) if monitored else _none() as metering:
         switch = Switch(framework, Path(made), overhead)
@@ -122,7 +125,7 @@ def _none() -> Iterator[Callable[[bool], None]]:
     yield lambda _: None
 
 
-def _fitting(program: Program, block_s: float) -> int:
+def _fitting(program: Program, block_s: float, fewest: int) -> int:
     """How many steps take about so long; they warm up meanwhile."""
     step, wait = program
     for count in (5, 5):
@@ -130,7 +133,7 @@ def _fitting(program: Program, block_s: float) -> int:
         for _ in range(count):
             step()
         wait()
-    return max(FEWEST, round(block_s / ((time.perf_counter() - begin_s) / count)))
+    return max(fewest, round(block_s / ((time.perf_counter() - begin_s) / count)))
 
 
 def _block(program: Program, steps: int, switch: Switch | None) -> Block:
@@ -161,25 +164,30 @@ def _check(blocks: list[Block], switch: Switch) -> None:
 
 
 def costs(blocks: list[Block]) -> dict[str, Cost]:
-    """All recorded blocks against the plain ones, and those without a session; by time, and by CPU time. The
-    interval comes from drawing again groups of four."""
+    """All recorded blocks against the plain ones, and those without a session; by time, and by CPU time."""
     groups = np.array([[one.wall_s, one.cpu_s] for one in blocks]).reshape(-1, 4, 2)
     recorded = np.array([one.recorded for one in blocks]).reshape(-1, 4)
-    untraced = np.array([not one.traced for one in blocks]).reshape(-1, 4).all(axis=1)
+    traced: Any = np.array([one.traced for one in blocks]).reshape(-1, 4).any(axis=1)
     found = {}
     for unit, name in enumerate(("time", "CPU time")):
-        found[name] = _cost(groups[:, :, unit], recorded)
-        if untraced.any():
-            found[f"{name} of blocks without a session"] = _cost(
-                groups[untraced, :, unit], recorded[untraced]
-            )
+        found[name] = _cost(groups[:, :, unit], recorded, traced)
+        if not traced.all():
+            without = groups[~traced, :, unit], recorded[~traced]
+            found[f"{name} of blocks without a session"] = _cost(*without, traced[~traced])
     return found
 
 
-def _cost(took_s: Any, recorded: Any) -> Cost:
+def _cost(took_s: Any, recorded: Any, traced: Any) -> Cost:
+    """The interval comes from drawing again groups of four. How many have a session is not by chance but by
+    the budget: those are kept as they are, and vary as the others do."""
     plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
-    drawn = np.random.default_rng(0).integers(0, len(plain_s), (DRAWS, len(plain_s)))
-    ratio = recorded_s[drawn].sum(axis=1) / plain_s[drawn].sum(axis=1)
+    chance, others = np.random.default_rng(0), np.flatnonzero(~traced if not traced.all() else traced)
+    kept = np.setdiff1d(np.arange(len(plain_s)), others)
+    drawn = others[chance.integers(0, len(others), (DRAWS, len(others)))]
+    usual = recorded_s[others].sum() / plain_s[others].sum()
+    varies_s = (recorded_s - usual * plain_s)[others]
+    sessions_s = recorded_s[kept].sum() + chance.choice(varies_s, (DRAWS, len(kept))).sum(axis=1)
+    ratio = (recorded_s[drawn].sum(axis=1) + sessions_s) / (plain_s[drawn].sum(axis=1) + plain_s[kept].sum())
     low, high = (np.quantile(ratio, [0.025, 0.975]) - 1) * 100
     return Cost(float((recorded_s.sum() / plain_s.sum() - 1) * 100), float(low), float(high))
 
@@ -262,6 +270,7 @@ def main() -> int:
     parser.add_argument("--framework", choices=PROGRAMS, default="torch")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--block", type=float, default=1.0, help="seconds of one block")
+    parser.add_argument("--fewest", type=int, default=FEWEST, help="steps of one block, at least")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
     parser.add_argument("--no-monitor", dest="monitored", action="store_false", help="meter nothing")
     args = parser.parse_args()
@@ -270,6 +279,7 @@ def main() -> int:
         framework=args.framework,
         seconds=args.seconds,
         block_s=args.block,
+        fewest=args.fewest,
         overhead=args.overhead,
         monitored=args.monitored,
     )

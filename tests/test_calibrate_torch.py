@@ -96,6 +96,20 @@ def problem(one: str) -> str:
     return ""
 
 
+def test_what_was_largest_lies_where_it_does_in_a_program() -> None:
+    """One value of every window: indices at random would be written to elsewhere, and sooner."""
+    shapes, strides = "[[2, 3, 4, 4], [2, 3, 8, 8], [], [], [], [], [], [2, 3, 4, 4]]", ""
+    types = '["float", "float", "ScalarList", "ScalarList", "ScalarList", "ScalarList", "Scalar", "long int"]'
+    scalars = "[null, null, [2, 2], [2, 2], [0, 0], [1, 1], false, null]"
+    one = Operation("aten::max_pool2d_with_indices_backward", shapes, strides, types, scalars)
+    call = rebuilt(Call.of(one.key), torch.device("cpu"))
+    row, column = call.args[-1] // 8, call.args[-1] % 8
+    window = torch.arange(4)
+    assert torch.equal(row // 2, window.view(4, 1).expand(2, 3, 4, 4))
+    assert torch.equal(column // 2, window.expand(2, 3, 4, 4))
+    assert call().count_nonzero() == call.args[0].count_nonzero()
+
+
 def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) -> None:
     with torch.no_grad():
         problems = {name: problem(one) for one, name in seen.items()}

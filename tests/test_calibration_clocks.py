@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,8 @@ from joulemap.calibrating import understood
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.clocks import DOUBT, RISE, UNKNOWN, Response, at_clocks
 from joulemap.calibration.cost import Cost
-from joulemap.calibration.operation import Operation, Place
-from joulemap.calibration.recorded import CLOCK, _clock_mhz, _exponent
+from joulemap.calibration.operation import Operation
+from joulemap.calibration.recorded import CLOCK, _clock_mhz
 from joulemap.devices import Domain
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace, Steps
@@ -114,20 +113,6 @@ def test_how_energy_goes_with_clocks_is_told_by_operations_that_take_turns() -> 
     assert calibrated(1627.0, [1820.0])[1].response is None  # what one draws more, the other draws less
     assert Calibration("GPU:0", 1.0, {}).joined(found).response == found.response
     assert found.joined(Calibration("GPU:0", 1.0, {})).response == found.response
-
-
-def test_all_work_goes_with_the_mean_of_what_its_operations_go_with() -> None:
-    mm, add, other = (Operation(name, "[]", "", "", "") for name in ("mm", "add", "other"))
-    costs = {mm: Cost(1.0, 1e-3, 0.01, 2, 1980.0), add: Cost(0.5, 1e-3, 0.01, 2, 1980.0)}
-    known = Calibration("GPU:0", 100.0, {**costs, other: Cost(9.0, 1.0, 0.01, 2)})
-    here = [
-        Place("net/mm", "forward", {mm: 1, other: 1}, 1.0, 20),
-        Place("net/add", "forward", {add: 3}, 1.0, 30),
-    ]
-    assert _exponent(here, known) is None
-    told = replace(known, response=Response(1980.0, 1e-3))
-    assert _exponent(here, told) == pytest.approx((10 * 1.0 * 1.0 + 30 * 0.5 * 0.5) / (10 * 1.0 + 30 * 0.5))
-    assert _exponent([], told) is None
 
 
 def test_what_is_not_known_of_clocks_makes_a_cost_less_sure() -> None:

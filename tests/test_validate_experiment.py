@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch import clock  # noqa: E402
-from joulemap.frameworks.torch.clock import Waits, clock_mhz  # noqa: E402
+from joulemap.frameworks.torch.clock import clock_mhz, idle  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
-from joulemap.recorder.experiment import ORDERS, PLAIN, REPEATING, TARGETS, WAITING, Experiment  # noqa: E402
+from joulemap.recorder.experiment import (  # noqa: E402
+    EASED,
+    ORDERS,
+    PLAIN,
+    REFERENCE,
+    REPEATING,
+    TARGETS,
+    Experiment,
+)
 from joulemap.recorder.journal import read_journal  # noqa: E402
+from joulemap.validating.stretch import Stretch  # noqa: E402
 
 
 class Heard(Nobody):
@@ -44,7 +54,6 @@ class Heard(Nobody):
 def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_path: Path) -> None:
     heard, now = Heard(), iter(range(0, 10_000, 10))
     experiment = Experiment(tmp_path, heard, lambda: next(now))
-    square = [[[2, 2], "float"], [[2, 2], "float"]]
 
     def step(label: str = "train") -> None:
         experiment.begin(label)
@@ -54,15 +63,10 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
         experiment.end()
 
     step()
-    said = {"device": "cpu", "label": "train", "stop": False, "modules": [], "pause_s": 0.0}
-    named = enumerate(("mm", "mul_"))
-    operations = [{"target": number, "op": op, "operands": [square]} for number, op in named]
-    (tmp_path / TARGETS).write_text(json.dumps({**said, "operations": operations}))
+    told(tmp_path, "mm", "mul_")
     for _ in range(3):
         step()
-    with (tmp_path / ORDERS).open("a") as file:
-        for _ in range(2):
-            file.write(json.dumps({"target": 0, "times": 5, "steps": 2, "rest": 2}) + "\n")
+    ordered(tmp_path, *[{"target": 0, "times": 5}] * 2)
     for label in ("train", "train", "test", "train", "train", "train", "train", "train"):
         step(label)
     step("test")
@@ -84,37 +88,86 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
 
 
-def test_a_device_rests_on_both_sides_of_a_stretch_and_waits_in_each_step_of_one(
+def told(folder: Path, *ops: str, **more: Any) -> None:
+    """The program's side hears of the targets, which are given two matrices each."""
+    square = [[[2, 2], "float"], [[2, 2], "float"]]
+    each = {"operands": [square], "cold": [""], "each_s": 0.25}
+    operations = [{"target": number, "op": op, **each} for number, op in enumerate(ops)]
+    said = {"device": "cpu", "label": "train", "stop": False, "operations": operations, "modules": []}
+    (folder / TARGETS).write_text(json.dumps({**said, **more}))
+
+
+def ordered(folder: Path, *orders: dict[str, Any]) -> None:
+    """And of blocks of two steps, with two steps after each."""
+    usual = {"times": 1, "ease": 0.0, "steps": 2, "rest": 2, "rest_ease": 0.0, "pause_s": 0.0}
+    with (folder / ORDERS).open("a") as file:
+        file.writelines(json.dumps({**usual, **one}) + "\n" for one in orders)
+
+
+def stretches_of(folder: Path) -> list[Stretch]:
+    return [Stretch.of(said) for what, said in read_journal(folder) if what == "stretch"]
+
+
+def test_a_device_rests_on_both_sides_of_a_stretch_from_the_first_order_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda _: done.append("rest"))
-    monkeypatch.setattr(Waits, "wait", lambda _, seconds: done.append(f"wait {seconds}"))
-    monkeypatch.setattr(Waits, "take_s", lambda _: 0.5)
+    monkeypatch.setattr("joulemap.recorder.experiment.time.sleep", lambda for_s: done.append(f"rest {for_s}"))
     experiment = Experiment(tmp_path, Heard(), lambda: len(done))
-    said = {"device": "cpu", "label": "train", "stop": False, "operations": [], "modules": []}
-    (tmp_path / TARGETS).write_text(json.dumps({**said, "pause_s": 0.1}))
-    order = {"target": WAITING, "times": 2, "steps": 2, "rest": 2, "wait_s": 0.01}
-    (tmp_path / ORDERS).write_text(json.dumps(order) + "\n")
-    for label in ("train", "train", "train", "test", "train", "train", "test"):
-        done.append(label)
-        experiment.begin(label)
-        experiment.end()
+    told(tmp_path)
+
+    def steps(*labels: str) -> None:
+        for label in labels:
+            done.append(label)
+            experiment.begin(label)
+            experiment.end()
+
+    steps("train", "train")
+    ordered(tmp_path, {"target": REFERENCE, "pause_s": 0.1})
+    steps("train", "train", "train", "test", "train", "train", "test", "train")
+    ordered(tmp_path, {"target": REFERENCE, "pause_s": 0.05})
+    steps("train", "train")
     experiment.stop()
-    stretches = [said for what, said in read_journal(tmp_path) if what == "stretch"]
-    told = [(one["target"], one["waited_s"], one["pause_s"]) for one in stretches]
-    assert told == [(WAITING, 0.5, 0.1), (PLAIN, 0.5, 0.1)]
-    wait = "wait 0.01"
-    waits = ["train", wait, "train", "rest", wait, "train", wait, "test", "rest"]
-    assert done == [*waits, "train", "rest", "train", "test", "rest"]
+    found = [(one.target, one.steps, one.pause_s) for one in stretches_of(tmp_path)]
+    assert found == [(PLAIN, 2, 0.0), (REFERENCE, 2, 0.1), (PLAIN, 2, 0.1), (PLAIN, 1, 0.05)]
+    first = ["train", "train", "train", "rest 0.1", "train", "rest 0.1", "train", "test", "rest 0.1"]
+    then = ["train", "rest 0.1", "train", "test", "rest 0.1", "train", "rest 0.1"]
+    assert done == [*first, *then, "train", "rest 0.05", "train", "rest 0.05"]
 
 
-def test_waits_are_as_long_as_they_were_found_to_be() -> None:
-    waits = Waits()
-    assert waits.take_s() == 0.0
-    waits._waits = [(Moment(1.0), Moment(3.0)), (Moment(5.0), Moment(6.0))]
-    assert waits.take_s() == pytest.approx(0.003)
-    assert waits.take_s() == 0.0
+def test_a_stretch_says_how_long_the_gpu_waited_in_it_and_its_steps_are_called_so(tmp_path: Path) -> None:
+    heard = Heard()
+    experiment = Experiment(tmp_path, heard, lambda: 0)
+    told(tmp_path, "mm")
+    waits: list[set[tuple[int, int, float]]] = []
+
+    def steps(count: int, label: str = "train") -> None:
+        for _ in range(count):
+            experiment.begin(label)
+            waits.append({(one.target, one.more, one.ease) for one in experiment._repeats})
+            torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+            experiment.end()
+
+    steps(2)
+    block, longer = {"target": 0, "times": 4, "ease": 1.0}, {"target": REFERENCE, "ease": 2.0}
+    ordered(tmp_path, *({**one, "rest_ease": 1.0} for one in (block, {"target": REFERENCE}, longer)))
+    steps(4)
+    steps(1, "test")
+    steps(11)
+    assert {one.ease for one in experiment._repeats} == {1.0}
+    experiment.leave()
+    assert {one.ease for one in experiment._repeats} == {0.0}
+    experiment.stop()
+    found = [(one.target, one.steps, one.ease, one.extra) for one in stretches_of(tmp_path)]
+    begun = [(PLAIN, 2, 0.0, 0), (0, 2, 1.0, 6), (PLAIN, 1, 1.0, 0), (PLAIN, 1, 1.0, 0)]
+    assert found == [*begun, (REFERENCE, 2, 0.0, 0), (PLAIN, 2, 1.0, 0), (REFERENCE, 2, 2.0, 0)]
+    plainly, between = {(PLAIN, 0, 0.0)}, {(PLAIN, 0, 1.0)}
+    begun_with = [*[plainly] * 2, *[{(0, 3, 1.0)}] * 3, between, plainly, between]
+    references = [*[{(REFERENCE, 0, 0.0)}] * 3, *[between] * 2, *[{(REFERENCE, 0, 2.0)}] * 3, *[between] * 2]
+    assert waits == begun_with + references
+    again, waited = "train" + REPEATING, "train" + EASED
+    labels = ["train"] * 2 + [again] * 3 + [waited, "test", waited] + ["train"] * 3
+    assert heard.labels == [*labels, *[waited] * 7]
 
 
 def test_a_look_at_clocks_in_which_the_host_was_held_up_does_not_count(
@@ -136,10 +189,13 @@ def test_a_look_at_clocks_in_which_the_host_was_held_up_does_not_count(
 def test_a_gpu_tells_its_clocks_and_waits_for_about_as_long_as_it_is_to() -> None:
     torch.ones(4096, 4096, device="cuda") @ torch.ones(4096, 4096, device="cuda")
     assert 300 < clock_mhz() < 3000
-    waits = Waits()
-    waits.wait(0.01)
-    torch.cuda.synchronize()
-    assert 0.004 < waits.take_s() < 0.03
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    idle(0.01, "cuda")
+    end.record()
+    assert not end.query()
+    end.synchronize()
+    assert 4 < begin.elapsed_time(end) < 30
 
 
 class Moment:
@@ -157,9 +213,7 @@ def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # it is left to be as it was
     experiment = Experiment(tmp_path, Heard(), lambda: 0)
-    said = {"device": "cpu", "label": "", "stop": True, "operations": [], "modules": []}
-    said |= {"pause_s": 0.0}
-    (tmp_path / TARGETS).write_text(json.dumps(said))
+    told(tmp_path, label="", stop=True)
     experiment.begin("train")
     experiment.end()
     (tmp_path / ORDERS).write_text(json.dumps({"stop": True}) + "\n")

@@ -8,7 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.repeating import Refused, Repeater, draws, operands, overloads  # noqa: E402
+from joulemap.frameworks.torch.repeating import (  # noqa: E402
+    Refused,
+    Repeater,
+    Thread,
+    draws,
+    operands,
+    overloads,
+)
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 
 
@@ -43,6 +50,12 @@ def everything(target: int = 0) -> Any:
     return Whatever({(): target})
 
 
+def repeating(choose: dict[str, Any], device: str = "cpu") -> Repeater:
+    """One execution of a target takes a second more than its number says."""
+    targets = {target for of_operation in choose.values() for target in of_operation.values()}
+    return Repeater(device, choose, {target: target + 1.0 for target in targets}, cold={})
+
+
 OPERATIONS = [
     *("mm", "addmm", "gelu", "gelu_backward", "native_layer_norm", "native_layer_norm_backward"),
     *("add", "mul", "div", "sum", "pow", "mean"),
@@ -51,7 +64,7 @@ OPERATIONS = [
 
 @pytest.fixture
 def repeater() -> Any:
-    made = Repeater("cpu", {op: everything(number) for number, op in enumerate(OPERATIONS)})
+    made = repeating({op: everything(number) for number, op in enumerate(OPERATIONS)})
     made.install()
     yield made
     made.remove()
@@ -82,7 +95,7 @@ def test_an_operation_inside_of_itself_is_one_execution(repeater: Repeater) -> N
 
 def test_only_what_was_called_with_the_same_operands_is_repeated() -> None:
     square = (((4, 4), "float"), ((4, 4), "float"))
-    made = Repeater("cpu", {"mm": {square: 7}})
+    made = repeating({"mm": {square: 7}})
     made.install()
     made.target, made.more = 7, 2
     torch.mm(torch.ones(4, 4), torch.ones(4, 4))
@@ -114,13 +127,13 @@ def test_operands_are_told_as_the_profiler_tells_them() -> None:
 def test_what_must_not_be_executed_again_is_refused_with_the_reason(op: str, why: str) -> None:
     with pytest.raises(Refused, match=why):
         overloads(op)
-    made = Repeater("cpu", {op: everything(3)})
+    made = repeating({op: everything(3)})
     made.install()
     assert why in made.refused[3]
 
 
 def test_further_executions_leave_running_statistics_alone() -> None:
-    made = Repeater("cpu", {"native_batch_norm": everything(0), "native_batch_norm_backward": everything(1)})
+    made = repeating({"native_batch_norm": everything(0), "native_batch_norm_backward": everything(1)})
     made.install()
     made.more = 2
     plain, norm, x = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4), torch.rand(8, 4)
@@ -142,7 +155,7 @@ def test_further_executions_leave_running_statistics_alone() -> None:
 
 
 def test_calls_that_draw_random_numbers_are_refused_while_others_of_the_operation_are_not() -> None:
-    made = Repeater("cpu", {ATTENTION: everything(1)})
+    made = repeating({ATTENTION: everything(1)})
     made.install()
     made.target, made.more = 1, 2
     query = torch.rand(1, 1, 4, 8)
@@ -168,7 +181,7 @@ def test_numbers_in_the_place_of_tensors_come_back_as_what_they_were() -> None:
         return [function(one, number) for function in functions for one in tensors for number in (2, 0.1)]
 
     plain = results()
-    made = Repeater("cpu", {name: everything(number) for number, name in enumerate(names)})
+    made = repeating({name: everything(number) for number, name in enumerate(names)})
     made.install()
     again = results()
     made.remove()
@@ -177,15 +190,83 @@ def test_numbers_in_the_place_of_tensors_come_back_as_what_they_were() -> None:
 
 
 def test_what_fails_in_a_repetition_is_not_the_programs() -> None:
-    made = Repeater("cpu", {"mm": everything()})
+    made = repeating({"mm": everything()})
     made.more = 3
 
     def fails() -> None:
         raise torch.OutOfMemoryError("full")
 
-    made._again(0, fails)
+    made._again(0, ("mm", ()), fails)
     assert "could not be executed again" in made.refused[0]
     assert made.take_counts() == ({}, {})
+
+
+@pytest.fixture
+def idled(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long a GPU was made to wait; what is computed here is computed on one."""
+    seconds: list[float] = []
+    monkeypatch.setattr("joulemap.frameworks.torch.repeating.idle", lambda each_s, _: seconds.append(each_s))
+    monkeypatch.setattr(Repeater, "_is_here", lambda *_: True)
+    return seconds
+
+
+def test_with_ease_a_gpu_waits_after_each_target_and_not_after_what_is_repeated(idled: list[float]) -> None:
+    made, x = repeating({"mm": everything(0), "gelu": everything(1)}, "cuda"), torch.rand(4, 4)
+    made.install()
+    try:
+        made.target, made.more = 0, 3
+        torch.mm(x, x)
+        assert idled == []
+        made.ease = 2.0
+        torch.nn.functional.gelu(torch.mm(torch.mm(x, x), x))
+        assert idled == [2.0, 2.0, 4.0]
+        assert made.take_counts() == ({0: 3, 1: 1}, {0: 9})
+        made.ease = 0.0
+        torch.mm(x, x)
+    finally:
+        made.remove()
+    assert idled == [2.0, 2.0, 4.0]
+
+
+def test_a_gpu_waits_once_for_an_operation_inside_of_itself(idled: list[float]) -> None:
+    made = repeating({"mul": everything(0)}, "cuda")
+    made.install()
+    try:
+        made.ease = 1.0
+        torch.ops.aten.mul.Scalar(torch.ones(3), 2.0)
+    finally:
+        made.remove()
+    assert idled == [1.0]
+
+
+def test_a_cpu_never_waits(idled: list[float]) -> None:
+    made = repeating({"mm": everything(0)})
+    made.install()
+    try:
+        made.target, made.more, made.ease = 0, 2, 1.0
+        torch.mm(torch.rand(4, 4), torch.rand(4, 4))
+    finally:
+        made.remove()
+    assert made.take_counts() == ({0: 1}, {0: 2})
+    assert idled == []
+
+
+def test_what_runs_in_a_module_that_is_called_again_is_no_target(idled: list[float]) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.rand(8, 4)
+    made = repeating({"gelu": everything(1)}, "cuda")
+    modules = ModuleRepeater({"1": 0}, made.thread)
+    for one in (made, modules):
+        one.install()
+        one.target, one.more, one.ease = 0, 5, 1.0
+    try:
+        plain, again = model(x), model(x)
+    finally:
+        for one in (made, modules):
+            one.remove()
+    assert torch.equal(plain, again)
+    assert modules.take_counts() == ({0: 2}, {0: 5})
+    assert made.take_counts() == ({1: 2}, {})
+    assert idled == [2.0, 2.0]
 
 
 class Cache:
@@ -255,7 +336,7 @@ def hooked() -> Any:
 def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: Any, why: str) -> None:
     model = torch.nn.ModuleDict({"part": module})
     model.forward = lambda x: model["part"](x, *given)
-    x, made = torch.rand(8, 4), ModuleRepeater({"part": 0})
+    x, made = torch.rand(8, 4), ModuleRepeater({"part": 0}, Thread())
     made.install()
     try:
         model(x)
@@ -275,7 +356,7 @@ def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: 
 
 
 def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
-    plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2})
+    plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2}, Thread())
     made.install()
     for target in (0, 1):
         made.target, made.more = target, 2
@@ -290,7 +371,7 @@ def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
 def test_a_module_that_is_called_again_writes_its_statistics_into_copies() -> None:
     plain, model = (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)) for _ in range(2))
     model.load_state_dict(plain.state_dict())
-    x, made = torch.rand(8, 4), ModuleRepeater({"1": 0})
+    x, made = torch.rand(8, 4), ModuleRepeater({"1": 0}, Thread())
     expected = [plain(x) for _ in range(3)]
     made.install()
     try:

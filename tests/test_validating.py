@@ -23,14 +23,16 @@ from joulemap.meters.synthetic import truth_of as world_of
 from joulemap.recorder.experiment import PLAIN
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating import gate
+from joulemap.validating.easing import Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.picture import page, picture
 from joulemap.validating.plan import (
+    AS_IT_IS,
     EXTRA,
     MOST_EXTRA,
     MOST_TIMES,
-    WAIT,
-    WAITING_PARTS,
+    REFERENCES,
+    WAITS_LONGER,
     Turns,
     Wanted,
     extra,
@@ -168,6 +170,11 @@ def traced() -> EventTrace:
     )
 
 
+def said_of(target: Target) -> Any:
+    """What the program's side hears of it."""
+    return json.loads(json.dumps(target.to_json()))
+
+
 def test_targets_are_what_takes_long_with_what_runs_inside_it() -> None:
     rows = [called("net/a/mm", [8, 8]), called("net/b/mm", [8, 8], calls=2), called("net/b/gelu", [8])]
     rows += [
@@ -185,9 +192,10 @@ def test_targets_are_what_takes_long_with_what_runs_inside_it() -> None:
     assert mm.step_s == pytest.approx(450e-9)
     gelu = by_name["gelu [8] and 1 more"]
     assert len(gelu.operations) == 2
-    assert gelu.to_json()["operands"] == [[[[8], "float"]], [[[4], "float"]]]
+    assert said_of(gelu)["operands"] == [[[[8], "float"]], [[[4], "float"]]]
+    assert mm.to_json()["each_s"] == mm.each_s == pytest.approx(900e-9 / 2)
     joined = Operation("aten::cat", "[[[8, 2], [8, 3]], []]", "", '["GenericList", "Scalar"]', "")
-    assert replace(gelu, operations=(joined,)).to_json()["operands"] == [[[[8, 2], ""], [[8, 3], ""]]]
+    assert said_of(replace(gelu, operations=(joined,)))["operands"] == [[[[8, 2], ""], [[8, 3], ""]]]
     assert by_name["net"].share == pytest.approx(0.9975)
     assert by_name["net/b"].to_json() == {"target": by_name["net/b"].number, "name": "net/b"}
     assert "mul_ [8]" not in by_name
@@ -218,14 +226,15 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert times(a_target(share=0.9), Wanted()) == 2
     assert times(a_target(share=1e-4), Wanted()) == MOST_TIMES
     assert times(a_target(), Wanted(times=4)) == 4
-    assert times(WAIT, Wanted(times=4)) == 2
+    assert (times(AS_IT_IS, Wanted(times=4)), times(WAITS_LONGER, Wanted())) == (1, 1)
     assert (extra(1.2), extra(0.9), extra(0.2)) == (EXTRA, EXTRA, MOST_EXTRA)
     assert times(a_target(share=0.1), Wanted(), extra(0.5)) == 9
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1) == (13, 16)
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.001) == (13, 16)
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, busy=0.2) == (18, 16)
-    assert steps_of_block(a_target(share=0.1), 6, step_s=9.0, period_s=0.1) == (1, 1)
-    assert steps_of_block(a_target(share=0.1), 6, step_s=0.05, period_s=0.1, shared=True) == (67, 80)
+    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1) == (13, 16)
+    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.001) == (13, 16)
+    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.2) == (27, 32)
+    assert steps_of_block(step_s=0.125, rest_s=0.1, period_s=0.1) == (8, 8)
+    assert steps_of_block(step_s=9.0, rest_s=9.0, period_s=0.1) == (1, 1)
+    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1, shared=True) == (67, 80)
 
 
 def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> None:
@@ -244,10 +253,24 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
     assert few.number == 3
     assert turns.next(every, {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.01, 1.0, 2))
-    with_waits = [turns.next([*every, WAIT], {}) for _ in range(2 * (6 + len(WAITING_PARTS)))]
-    assert with_waits.count(WAIT) == 2 * len(WAITING_PARTS)
-    assert turns.next([*every, WAIT], {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
+
+
+def test_every_turn_has_some_of_the_blocks_that_others_refer_to() -> None:
+    every, references = [a_target(number) for number in range(6)], [AS_IT_IS, WAITS_LONGER]
+    known = Truth(1.0, 0.01, 1.0, 4)
+    turns = Turns(Wanted())
+    for _ in range(2):
+        found = [turns.next([*every, *references], {}) for _ in range(6 + 2 * REFERENCES)]
+        assert [found.count(one) for one in (*every, *references)] == [1] * 6 + [REFERENCES] * 2
+    assert turns.known == 0
+    most = {one.number: known for one in every if one.number != 3}
+    last = [turns.next([*every, *references], most) for _ in range(1 + 2 * REFERENCES)]
+    assert [last.count(one) for one in (every[3], *references)] == [1, REFERENCES, REFERENCES]
+    assert turns.known == 5
+    assert turns.next([*every, *references], {}) is not None
+    assert turns.next([*every, *references], {**most, 3: known}) is None
+    assert turns.next(references, {}) is None
 
 
 def test_the_gate_opens_when_plain_steps_draw_the_same_again() -> None:
@@ -344,6 +367,9 @@ def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
     assert content["errors"]["operation"]["time"]["rows"] == 3
     assert content["rows"][3]["known"] is False
     assert content["rows"][3]["time"]["error"] is None
+    assert content["easing"] is None
+    eased = replace(report, easing=Easing(0.9, 0.01, 1980.0, 1750.0, 0.002)).to_json()["easing"]
+    assert eased == {"scale": 0.9, "half": 0.01, "eased_mhz": 1980.0, "plain_mhz": 1750.0, "spread": 0.002}
     drawn = Xml.fromstring(picture(report))
     titles = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert any(one.startswith("mm, calibrated: 5.10 J") for one in titles)

@@ -21,18 +21,21 @@ COVERED = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Its name, and of what it was given: shapes, strides, types and scalars, each as JSON."""
+    """Its name, and of what it was given: shapes, strides, types and scalars, each as JSON; and which of the
+    tensors come from memory, a 1 or 0 for each. Where nobody has looked, none is said to be in a cache."""
 
     op: str
     shapes: str
     strides: str
     types: str
     scalars: str
+    cold: str = ""
 
     @property
     def key(self) -> str:
         """One line that is the same wherever the same was called."""
-        return json.dumps([self.op, self.shapes, self.strides, self.types, self.scalars])
+        said = [self.op, self.shapes, self.strides, self.types, self.scalars]
+        return json.dumps([*said, self.cold] if self.cold else said)
 
     @classmethod
     def from_key(cls, key: str) -> Operation:
@@ -41,7 +44,8 @@ class Operation:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Operation:
         """From a row of a recording's signatures."""
-        return cls(row["op"], row["shapes"], row.get("strides", ""), row["types"], row.get("scalars", ""))
+        more = (row.get(name) or "" for name in ("scalars", "cold"))
+        return cls(row["op"], row["shapes"], row.get("strides", ""), row["types"], *more)
 
 
 @dataclass(frozen=True, eq=False)

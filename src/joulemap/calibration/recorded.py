@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
-from joulemap.calibration.operation import Place, on_device, own_seconds, places
+from joulemap.calibration.operation import on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
@@ -32,8 +32,6 @@ class Calibrated:
     weights: Weights
     calibration: Calibration
     closure: float | None
-    exponent: float | None = None
-    """With which power of clocks the energy of all work goes, by operations that took turns."""
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
@@ -75,34 +73,18 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
-    exponent = _exponent(here, known)
     power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
     whole = recording.steps() if steps is None else steps
     if power is None or whole is None or not whole.traced.any():
-        return Calibrated(weights, calibration, None, exponent)
+        return Calibrated(weights, calibration, None)
     found = _sums(events, whole, own_power(recording, power), weights, calibration)
     if found.measured_j <= 0:
-        return Calibrated(weights, calibration, None, exponent)
+        return Calibrated(weights, calibration, None)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, calibration.device, here, calibration.costs, part)
     closure = (found.work_j + found.waiting_j) / found.measured_j
-    return Calibrated(weights, calibration, closure, exponent)
-
-
-def _exponent(here: Sequence[Place], calibration: Calibration) -> float | None:
-    """The mean of what costs go with, by energy; None where nothing is known of clocks."""
-    if calibration.response is None:
-        return None
-    found = []
-    for place in here:
-        runs = place.part * place.executions / sum(place.calls.values())
-        for operation, calls in place.calls.items():
-            cost = calibration.costs.get(operation)
-            if cost is not None and cost.clock_mhz:
-                found.append((calibration.response.exponent(cost), calls * runs * cost.energy_j))
-    exponents, joules = np.array(found, np.float64).reshape(-1, 2).T
-    return float(exponents @ joules / joules.sum()) if joules.any() else None
+    return Calibrated(weights, calibration, closure)
 
 
 def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:

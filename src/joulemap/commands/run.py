@@ -145,6 +145,7 @@ def command(
             calls=asked.calls,
             protocol=asked.protocol,
             watching=None if quiet else partial(progress, "Reading the traces"),
+            caches=calibrate,
         )
         for one in _paths(path if rank is None else rank.path(path), repeat)
     ]

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulemap.frameworks.adapter import StepListener
-from joulemap.frameworks.torch.clock import Waits
 from joulemap.recorder.interruption import interrupt
 from joulemap.recorder.journal import Journal
 
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
-PLAIN, WAITING = -1, -2
-"""What is no target: nothing is repeated; and a GPU that waits for a while in each step."""
+EASED = " (eased)"
+"""And of a step in which nothing was repeated, and the GPU waited after each target."""
+PLAIN, REFERENCE = -1, -2
+"""What is no target, and nothing is repeated: between blocks; and in a block that others refer to."""
 WARM_UP = 1
 """Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
 
@@ -35,6 +36,7 @@ class Repeats(Protocol):
 
     target: int
     more: int
+    ease: float
     refused: dict[int, str]
 
     def install(self) -> None: ...
@@ -50,15 +52,14 @@ class Experiment:
         self._journal = Journal(folder)
         self._orders = Tail(folder / ORDERS)
         self._repeats: list[Repeats] = []
-        self._waits = Waits()
-        self._pause_s = 0.0
+        self._pause_s = self._paused_s = 0.0
         self._is_paused = False
         self._of_step = ""
         self._depth = 0
         self._label = ""
-        self._target, self._more = PLAIN, 0
+        self._target, self._more, self._ease = PLAIN, 0, 0.0
         self._left = self._rest = self._warm_up = 0
-        self._wait_s = 0.0
+        self._rest_ease = 0.0
         self._start_ns: int | None = None
         self._counted = 0
         self._said: dict[int, str] = {}
@@ -79,8 +80,8 @@ class Experiment:
             self._depth -= 1
             if not self._depth and not self._over and self._of_step in ("", self._label):
                 self._counted += self._start_ns is not None
-                if self._target != PLAIN:
-                    self._steps.rename(self._label + REPEATING)
+                if self._target >= 0 or self._ease:
+                    self._steps.rename(self._label + (REPEATING if self._target >= 0 else EASED))
         self._steps.end()
 
     def compiled(self) -> None:
@@ -112,7 +113,7 @@ class Experiment:
     def leave(self) -> None:
         """In a forked child: it is its parent's, and nothing is repeated here."""
         self._over = True
-        self._repeat(PLAIN, 0)
+        self._repeat(PLAIN, 0, 0.0)
         self._journal.leave()
 
     def _may_begin(self) -> bool:
@@ -143,23 +144,21 @@ class Experiment:
             self._close()
             return
         if self._target != PLAIN and self._counted >= self._left:
-            self._aim(PLAIN, 0, self._rest)
+            self._aim(PLAIN, 0, self._rest_ease, self._rest)
         order = self._orders.next() if self._target == PLAIN and self._counted >= self._left else None
         if order is not None and order.get("stop"):
             self._close()
             self._journal.flush()
             interrupt()
         elif order is not None:
-            self._aim(order["target"], order["times"] - 1, order["steps"])
-            self._rest, self._warm_up = order["rest"], WARM_UP
-            self._wait_s = order.get("wait_s", 0.0)
+            self._pause_s = order["pause_s"]
+            self._aim(order["target"], order["times"] - 1, order["ease"], order["steps"])
+            self._rest, self._rest_ease, self._warm_up = order["rest"], order["rest_ease"], WARM_UP
         if self._warm_up:
             self._warm_up -= 1
-            self._repeat(self._target, self._more)
+            self._repeat(self._target, self._more, self._ease)
         elif self._start_ns is None:
             self._open()
-        if self._target == WAITING:
-            self._waits.wait(self._wait_s)
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
@@ -167,40 +166,45 @@ class Experiment:
         from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
 
         operations: dict[str, dict[Any, int]] = {}
+        each_s = {one["target"]: one["each_s"] for one in said["operations"]}
+        cold: dict[tuple[str, Any], str] = {}
         for one in said["operations"]:
-            for tensors in one["operands"]:
+            for tensors, letters in zip(one["operands"], one["cold"], strict=True):
                 key = tuple((tuple(shape), word) for shape, word in tensors)
                 operations.setdefault(one["op"], {})[key] = one["target"]
+                cold[one["op"], key] = letters
         modules = {one["name"]: one["target"] for one in said["modules"]}
-        self._repeats = [Repeater(said["device"], operations), ModuleRepeater(modules)]
-        self._of_step, self._stops, self._pause_s = said["label"], said["stop"], said["pause_s"]
+        repeater = Repeater(said["device"], operations, each_s, cold)
+        self._repeats = [repeater, ModuleRepeater(modules, repeater.thread)]
+        self._of_step, self._stops = said["label"], said["stop"]
         for one in self._repeats:
             one.install()
 
-    def _aim(self, target: int, more: int, steps: int) -> None:
+    def _aim(self, target: int, more: int, ease: float, steps: int) -> None:
         """What was before ends here; what comes is repeated so often, for so many steps at least."""
         self._close()
-        self._target, self._more, self._left = target, more, steps
+        self._target, self._more, self._ease, self._left = target, more, ease, steps
 
-    def _repeat(self, target: int, more: int) -> None:
+    def _repeat(self, target: int, more: int, ease: float) -> None:
         for one in self._repeats:
-            one.target, one.more = target, more
+            one.target, one.more, one.ease = target, more, ease
 
     def _open(self) -> None:
         self._wait()
         self._pause()
         self._taken()
-        self._repeat(self._target, self._more)
+        self._repeat(self._target, self._more, self._ease)
+        self._paused_s = self._pause_s
         self._start_ns, self._counted = self._now_ns(), 0
 
     def _close(self) -> None:
         """A stretch of steps has ended, and what they gave the devices to do."""
         if self._start_ns is None:
-            self._repeat(PLAIN, 0)
+            self._repeat(PLAIN, 0, 0.0)
             return
         self._wait()
         end_ns = self._now_ns()
-        seen, extra, waited_s = self._taken()
+        seen, extra = self._taken()
         self._journal.put(
             "stretch",
             {
@@ -210,15 +214,15 @@ class Experiment:
                 "steps": self._counted,
                 "seen": seen,
                 "extra": extra.get(self._target, 0),
-                "waited_s": waited_s,
-                "pause_s": self._pause_s,
+                "ease": self._ease,
+                "pause_s": min(self._paused_s, self._pause_s),
             },
         )
         self._say_refused()
         self._journal.flush()
         self._left -= self._counted
         self._start_ns, self._counted = None, 0
-        self._repeat(PLAIN, 0)
+        self._repeat(PLAIN, 0, 0.0)
         self._pause()
 
     def _pause(self) -> None:
@@ -228,14 +232,14 @@ class Experiment:
             time.sleep(self._pause_s)
             self._is_paused = True
 
-    def _taken(self) -> tuple[dict[int, int], dict[int, int], float]:
-        """What was seen and added since this was last asked, and how long the GPU was made to wait."""
+    def _taken(self) -> tuple[dict[int, int], dict[int, int]]:
+        """What was seen and added since this was last asked."""
         seen: dict[int, int] = {}
         extra: dict[int, int] = {}
         for one in self._repeats:
             for into, counts in zip((seen, extra), one.take_counts(), strict=True):
                 into |= counts
-        return seen, extra, self._waits.take_s()
+        return seen, extra
 
     def _say_refused(self) -> None:
         for one in self._repeats:

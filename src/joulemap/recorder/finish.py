@@ -155,7 +155,7 @@ def _put_small(writer: RecordingWriter, story: Story) -> None:
 def _put_signatures(writer: RecordingWriter, traces: list[ImportedTrace]) -> None:
     rows = [dataclasses.asdict(one) for trace in traces for one in trace.signatures]
     if rows:
-        words = ("name", "op", "phase", "shapes", "strides", "types", "scalars")
+        words = ("name", "op", "phase", "shapes", "strides", "types", "scalars", "cold")
         texts = dict.fromkeys(words, pa.string())
         writer.put_table(SIGNATURES, pa.Table.from_pylist(rows, pa.schema({**texts, "calls": pa.int64()})))
 

@@ -24,13 +24,16 @@ from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recorder.steps import Slicer, StepClock
 
 if TYPE_CHECKING:
+    from joulemap.frameworks.adapter import StepListener
     from joulemap.recorder.calls import CallRecorder
     from joulemap.recorder.experiment import Experiment
+    from joulemap.recorder.look import LookingOn
 
 SECOND = (
     "This process is being recorded already: this recording is metered, and has no steps and no operations."
 )
 
+TORCH = "torch"
 _current: Inside | None = None
 
 
@@ -45,6 +48,7 @@ class Inside:
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
         self._experiment = self._ordered(settings.experiment)
+        self._looking = self._looking_on() if settings.caches else None
         self._adapters: dict[str, Adapter] = {}
         self._imported: set[str] = set()
         self._attached: set[str] = set()
@@ -119,6 +123,18 @@ class Inside:
 
         return Experiment(Path(folder), self._clock, self.now_ns)
 
+    def _looking_on(self) -> LookingOn:
+        from joulemap.recorder.look import LookingOn
+
+        heard: StepListener = self._experiment or self._clock
+        return LookingOn(self._raw / TORCH, heard, lambda text: self._journal.put("warning", text))
+
+    def _listener(self, framework: str) -> StepListener:
+        """Who is the first to hear of a framework's steps."""
+        if framework == TORCH and self._looking is not None:
+            return self._looking
+        return self._experiment or self._clock
+
     def meter_calls(self, libraries: tuple[str, ...]) -> None:
         """Files that have sites in their source were imported: meter the calls of their libraries."""
         if self._calls is None and libraries:
@@ -142,7 +158,7 @@ class Inside:
         for module in framework.watches:
             if module in self._imported and module not in self._attached:
                 self._attached.add(module)
-                self._adapters[framework.name].attach(module, self._experiment or self._clock)
+                self._adapters[framework.name].attach(module, self._listener(framework.name))
                 version = getattr(sys.modules[module], "__version__", None)
                 if version is not None:
                     self._journal.put("version", [module, str(version)])
@@ -163,6 +179,8 @@ class Inside:
         self._clock.abandon()
         if self._experiment is not None:
             self._experiment.leave()
+        if self._looking is not None:
+            self._looking.stop()
         self._journal.leave()
         self._imports.stop()
         if _current is self:

@@ -47,12 +47,14 @@ def run(
     calls: CallSettings | None = None,
     protocol: Protocol | None = None,
     experiment: Path | None = None,
+    caches: bool = False,
 ) -> Ran:
     """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
 
     ``calls`` says which libraries' calls are metered, ``protocol`` how they are isolated. ``watching``
     opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps standard output
-    for ourselves. ``experiment`` is the folder where the program finds orders."""
+    for ourselves. ``experiment`` is the folder where the program finds orders. With ``caches`` two steps are
+    looked at for what a GPU has in its cache."""
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(_with_sites(arguments, writer, calls), output_to_errors)
@@ -60,7 +62,7 @@ def run(
     keeper = None if protocol is None else _gatekeeper(writer, protocol, metering)
     begin_ns = time.monotonic_ns()
     orders = None if experiment is None else str(experiment.absolute())
-    program.go(Settings(str((path / RAW).absolute()), plan, calls, orders).to_json())
+    program.go(Settings(str((path / RAW).absolute()), plan, calls, orders, caches).to_json())
     code = program.wait()
     seconds, ended_ns = (time.monotonic_ns() - begin_ns) / NS_PER_S, time.time_ns()
     try:

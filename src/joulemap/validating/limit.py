@@ -8,22 +8,32 @@ import numpy as np
 
 from joulemap.recording import Recording
 from joulemap.units import fmt_share
+from joulemap.validating.easing import Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
 
 NEAR = 0.95
 """Of the limit: a controller keeps a little below."""
 LIMIT = "power_limit_w"
+MOST_SPREAD = 0.01
+"""Of clocks, from one eased block to the next."""
 
 
-def remarks(recording: Recording, metered: Metered, stretches: Sequence[Stretch]) -> list[str]:
-    """What to say of plain steps that draw as much as the GPU may, and of clocks that were not always the
-    same."""
-    device = metered.power.domain.device
+def power_limit_w(recording: Recording, device: str) -> float:
+    """What a device may draw; infinite where that is not known."""
     _, limits_w = recording.facts(f"{device} {LIMIT}")
+    return float(np.median(limits_w)) if len(limits_w) else np.inf
+
+
+def remarks(
+    recording: Recording, metered: Metered, stretches: Sequence[Stretch], easing: Easing | None
+) -> list[str]:
+    """What to say of plain steps that draw as much as the GPU may, and of how that was kept from the
+    truths."""
+    device = metered.power.domain.device
+    limit_w = power_limit_w(recording, device)
     base = [one for one in plain(stretches) if metered.knows(one)]
     seconds = sum(one.seconds for one in base)
-    limit_w = float(np.median(limits_w)) if len(limits_w) else np.inf
     level_w = sum(metered.energy_j(one) for one in base) / seconds if seconds else 0.0
     said = []
     if level_w >= NEAR * limit_w:
@@ -31,23 +41,38 @@ def remarks(recording: Recording, metered: Metered, stretches: Sequence[Stretch]
             f"{device} drew {fmt_share(level_w / limit_w)} of the {limit_w:.0f} W that it may: there, an "
             "execution that is added changes the clocks of all others."
         )
-    return [*said, *_of_clocks(device, metered, stretches, bool(said))]
+    elif level_w and np.isfinite(limit_w) and any(one.ease for one in stretches):
+        said.append(
+            f"{device} drew {fmt_share(level_w / limit_w)} of the {limit_w:.0f} W that it may, to which "
+            "executions that are added may take it."
+        )
+    if easing is not None:
+        said += _of_easing(device, easing)
+    elif any(one.ease for one in stretches):
+        said.append(_TOO_FEW)
+    elif said:
+        said.append(_UNKNOWN)
+    return said
 
 
-def _of_clocks(device: str, metered: Metered, stretches: Sequence[Stretch], limited: bool) -> list[str]:
-    clocks = metered.clocks
-    if clocks is None:
-        return [_UNKNOWN] if limited else []
-    seen = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
-    where = "here" if clocks.waiting_w else "by calibration, since waits tell nothing of it"
-    return [
-        f"{device} ran at {min(seen):.0f} to {max(seen):.0f} MHz. Energy goes with the power "
-        f"{clocks.power:.2f} ± {clocks.half:.2f} of clocks {where}; truths are those at "
-        f"{clocks.usual_mhz:.0f} MHz."
+def _of_easing(device: str, easing: Easing) -> list[str]:
+    clocks = ""
+    if easing.eased_mhz and easing.plain_mhz:
+        clocks = f", at {easing.eased_mhz:.0f} MHz instead of {easing.plain_mhz:.0f}"
+    said = [
+        f"So in blocks {device} waited after each target{clocks}. At the program's own clocks its work takes "
+        f"{easing.scale:.3f} ± {easing.half:.3f} of what it takes there, and so do the truths."
     ]
+    if easing.spread > MOST_SPREAD:
+        said.append(
+            f"Clocks of blocks still differ by {fmt_share(easing.spread)} from those of the steps between: "
+            "truths may be off by about as much."
+        )
+    return said
 
 
-_UNKNOWN = (
-    "So the truth of what draws much may come out too low, and that of what draws little too high: too "
-    "little is known of clocks to tell."
+_TOO_FEW = (
+    "Truths are those of steps in which the GPU waits after each target, at higher clocks than the "
+    "program's: there was not the time to see what these change. Give it a larger --budget."
 )
+_UNKNOWN = "So the truth of what draws much may come out too low, and that of what draws little too high."

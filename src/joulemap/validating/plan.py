@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulemap.recorder.experiment import WAITING
+from joulemap.recorder.experiment import REFERENCE
 from joulemap.validating.target import Target
 from joulemap.validating.truth import FEWEST, Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
+EASED_EXTRA = 0.75
+"""And where the GPU waits after each target: as much again would take it to its power limit."""
 MOST_TIMES = 101
 FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
-WAITING_PARTS = (0.1, 0.25, 0.5)
-"""What waits add to a step, in turn, in a block of such steps each for one of each target: on what they say
-about clocks every truth depends. Clocks do not rise for ever, so that long waits tell what is drawn in them
-and short ones what clocks do."""
+REFERENCES = 2
+"""Blocks of each kind that eased ones refer to, for one of each target: on these every truth depends."""
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
@@ -42,8 +42,11 @@ class Wanted:
     stop: bool = False
 
 
-WAIT = Target(WAITING, "waiting", "(waiting)", "", (), frozenset(), WAITING_PARTS[1], 0.0)
-"""Steps in which nothing is repeated, and a GPU also waits."""
+AS_IT_IS, WAITS_LONGER = (
+    Target(REFERENCE, "reference", name, "", (), frozenset(), 1.0, 0.0)
+    for name in ("(as it is)", "(with longer waits)")
+)
+"""Steps in which nothing is repeated: of the program itself, and of one whose GPU waits twice as long."""
 
 
 def extra(busy: float) -> float:
@@ -54,21 +57,18 @@ def extra(busy: float) -> float:
 
 def times(target: Target, wanted: Wanted, added: float = EXTRA) -> int:
     """How often a target is executed instead of once."""
-    if target is WAIT:
-        return 2
+    if target.number == REFERENCE:
+        return 1
     if wanted.times is not None:
         return wanted.times
     return min(1 + max(round(added / target.share), 1), MOST_TIMES)
 
 
-def steps_of_block(
-    target: Target, count: int, step_s: float, period_s: float, shared: bool = False, busy: float = 1.0
-) -> tuple[int, int]:
-    """How many steps make a block, when each takes longer by what is repeated, and how many plain ones are to
-    follow it."""
+def steps_of_block(step_s: float, rest_s: float, period_s: float, shared: bool = False) -> tuple[int, int]:
+    """How many steps make a block, when each takes ``step_s``, and how many are to follow it in which nothing
+    is repeated, of ``rest_s`` each."""
     block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S)
-    repeated_s = step_s * (1 + (count - 1) * target.share * min(busy, 1.0))
-    return max(round(block_s / repeated_s), 1), max(round(REST * block_s / step_s), 1)
+    return max(round(block_s / step_s), 1), max(round(REST * block_s / rest_s), 1)
 
 
 class Turns:
@@ -82,13 +82,13 @@ class Turns:
 
     def next(self, open_: Collection[Target], truths: Mapping[int, Truth]) -> Target | None:
         """The next one of those that are open; None where all are known. ``known`` says how many are."""
-        every = [one for one in open_ if one is not WAIT]
-        waits = [WAIT] * len(WAITING_PARTS) if len(every) < len(open_) else []
+        every = [one for one in open_ if one.number != REFERENCE]
+        references = [one for one in open_ if one.number == REFERENCE] * REFERENCES
         still = [one for one in every if not self.is_known(truths.get(one.number))]
         self.known = len(every) - len(still)
-        self._queue = [one for one in self._queue if one in still or (one is WAIT and still)]
+        self._queue = [one for one in self._queue if one in still or (one in references and still)]
         if still and not self._queue:
-            self._queue = [*still, *waits]
+            self._queue = [*still, *references]
             self._random.shuffle(self._queue)
         return self._queue.pop() if self._queue else None
 

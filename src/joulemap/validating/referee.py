@@ -22,6 +22,7 @@ from joulemap.calibration.recorded import own_power
 from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
+from joulemap.recorder.experiment import EASED as EASED_STEP
 from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, Tail
 from joulemap.recorder.journal import JOURNAL
 from joulemap.recorder.steps import TRACED
@@ -30,9 +31,20 @@ from joulemap.recording.folder import RAW
 from joulemap.traces import EventTrace, Float64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating import gate
-from joulemap.validating.metered import LEAST_SPREAD, Metered
-from joulemap.validating.plan import WAIT, WAITING_PARTS, Turns, Wanted, extra, steps_of_block, times
-from joulemap.validating.stretch import Stretch, clocked, plain
+from joulemap.validating.easing import ABOVE, EASED, TWICE, Easing
+from joulemap.validating.limit import power_limit_w
+from joulemap.validating.metered import Metered
+from joulemap.validating.plan import (
+    AS_IT_IS,
+    EASED_EXTRA,
+    WAITS_LONGER,
+    Turns,
+    Wanted,
+    extra,
+    steps_of_block,
+    times,
+)
+from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, truths
 
@@ -68,7 +80,7 @@ class Referee:
         self.domain = ""
         self.busy = 1.0
         self._device = ""
-        self._waits_ordered, self._vary = 0, False
+        self._ease: float | None = None
         self.targets: list[Target] = []
         self.refused: dict[int, str] = {}
         self.stretches: list[Stretch] = []
@@ -121,7 +133,7 @@ class Referee:
                 self.domain = power.domain.name
                 self.busy = self._busy(power.domain.device, trace.events)
                 self._device = power.domain.device
-                self._tell(power.domain.device, power.period_s)
+                self._tell(power.domain.device)
                 return
         self.problem = "no device with a meter ran an operation that takes 1 % of its time"
 
@@ -138,14 +150,12 @@ class Referee:
         busy_ns = busy_s(events, device) / max(self._traced, 1) * NS_PER_S
         return busy_ns / float(np.median(plainly))
 
-    def _tell(self, device: str, period_s: float = 0.0) -> None:
-        """At borders a GPU that waits in between may as well rest, until the meter has all of what was
-        before."""
+    def _tell(self, device: str) -> None:
+        """The program's side of what is to be repeated."""
         said = {
             "device": "cuda" if device.startswith("GPU") else "cpu",
             "label": self.label,
             "stop": self._wanted.stop,
-            "pause_s": period_s + SETTLING_S if self.waits else 0.0,
             "operations": [one.to_json() for one in self.targets if one.kind == "operation"],
             "modules": [one.to_json() for one in self.targets if one.kind == "module"],
         }
@@ -161,7 +171,7 @@ class Referee:
         while self._may_order(until_s):
             power = self._look()
             open_ = self._open()
-            target = turns.next(self._wanted_now(open_), self._truths(open_, power))
+            target = turns.next([*open_, *self._references(power)], self._truths(open_, power))
             if target is None:
                 enough = "all is known as well as was asked for"
                 self.reached = enough if open_ else "nothing of it can be executed again"
@@ -182,19 +192,30 @@ class Referee:
         """What can be executed again."""
         return [one for one in self.targets if one.number not in self.refused]
 
-    def _wanted_now(self, some: list[Target]) -> list[Target]:
-        """And waits, where clocks vary in a GPU that does not wait by itself."""
-        if self.waits or not some or not self._device.startswith("GPU"):
-            return some
-        with suppress(JoulemapError):  # a file that is just being written is read the next time
-            stretches = clocked(self.stretches, self._recording(), self._device)
-            clocks = [one.clock_mhz for one in stretches if one.clock_mhz > 0]
-            self._vary = len(clocks) > 1 and bool(np.std(clocks) > LEAST_SPREAD * np.mean(clocks))
-        return [*some, WAIT] if self._vary else some
+    def _references(self, power: PowerTrace) -> list[Target]:
+        """What eased blocks refer to; whether there are any is decided before the first."""
+        if self._ease is None:
+            near = self._plain_w(power) > ABOVE * self._limit_w()
+            self._ease = EASED if near and not self.waits else 0.0
+        return [AS_IT_IS, WAITS_LONGER] if self._ease else []
+
+    def _limit_w(self) -> float:
+        """What the device may draw; a file that is just being written is read again."""
+        for _ in range(MOST_TRIES):
+            with suppress(JoulemapError):
+                return power_limit_w(self._recording(), self._device)
+            self._over.wait(LOOK_S)
+        return np.inf
+
+    def _plain_w(self, power: PowerTrace) -> float:
+        """What is drawn in steps before anything is changed."""
+        return float(np.median(gate.samples_w(self._plain_steps(), power)))
 
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)
-        return truths({one.number: one.step_s for one in some}, self.stretches, metered, metered.rest_w)
+        idle_w = metered.rest_w if self.waits else 0.0
+        easing = Easing.of(metered, self.stretches)
+        return truths({one.number: one.step_s for one in some}, self.stretches, metered, idle_w, easing)
 
     def _may_order(self, until_s: float) -> bool:
         """Wait until another block may be ordered: a few ahead, while plain steps draw the same from one
@@ -245,25 +266,44 @@ class Referee:
 
     def _plain_steps(self) -> list[gate.Step]:
         since_ns = max((one.end_ns for one in self.stretches if one.target != PLAIN), default=self._told_ns)
-        return [(a, b) for a, b, label in self._steps if a >= since_ns and label == self.label]
+        labels = (self.label, self.label + EASED_STEP)
+        return [(a, b) for a, b, label in self._steps if a >= since_ns and label in labels]
 
     def _levels_w(self, power: PowerTrace) -> Float64:
-        """The power of the plain stretches, as far as it is known."""
+        """The power of the stretches between blocks, as far as it is known."""
         metered = Metered.of(power, self.stretches)
-        known = [one for one in plain(self.stretches) if metered.knows(one) and one.seconds > 0]
+        rests = plain(self.stretches, self._ease or 0.0)
+        known = [one for one in rests if metered.knows(one) and one.seconds > 0]
         return np.array([metered.energy_j(one) / one.seconds for one in known])
 
     def _order(self, target: Target, power: PowerTrace) -> None:
-        count, step_s = times(target, self._wanted, extra(self.busy)), self._step_s()
-        shared = power.domain.device.startswith("CPU")
-        steps, rest = steps_of_block(target, count, step_s, power.period_s, shared, self.busy)
-        wait_s = 0.0
-        if target is WAIT:
-            wait_s = WAITING_PARTS[self._waits_ordered % len(WAITING_PARTS)] * step_s
-            self._waits_ordered += 1
-        order = {"target": target.number, "times": count, "steps": steps, "rest": rest, "wait_s": wait_s}
-        self._write(order)
+        rest_ease = self._ease or 0.0
+        count = times(target, self._wanted, EASED_EXTRA if rest_ease else extra(self.busy))
+        ease = {AS_IT_IS: 0.0, WAITS_LONGER: TWICE}.get(target, rest_ease)
+        added_s = (count - 1) * target.share * min(self.busy, 1.0) * self._step_s()
+        steps, rest = steps_of_block(
+            self._eased_s(ease) + added_s,
+            self._eased_s(rest_ease),
+            power.period_s,
+            shared=power.domain.device.startswith("CPU"),
+        )
+        self._write(
+            {
+                "target": target.number,
+                "times": count,
+                "ease": ease,
+                "steps": steps,
+                "rest": rest,
+                "rest_ease": rest_ease,
+                "pause_s": self._pause_s(power.period_s),
+            }
+        )
         self.blocks += 1
+
+    def _pause_s(self, period_s: float) -> float:
+        """At borders a GPU that waits in between may as well rest, until the meter has all of what was
+        before."""
+        return period_s + SETTLING_S if self.waits or self._ease else 0.0
 
     def _step_s(self) -> float:
         """How long a plain step takes."""
@@ -272,6 +312,11 @@ class Referee:
             return sum(one.seconds for one in base) / sum(one.steps for one in base)
         spans = self._plain_steps()
         return (spans[-1][1] - spans[0][0]) / NS_PER_S / len(spans)
+
+    def _eased_s(self, ease: float) -> float:
+        """How long a step takes in which the GPU waits after each target."""
+        waits = sum(one.share for one in self._open() if one.kind == "operation")
+        return self._step_s() * (1 + ease * waits)
 
     def _write(self, order: Mapping[str, Any]) -> None:
         with (self._folder / ORDERS).open("a") as file:

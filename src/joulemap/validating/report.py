@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.devices import Domain
-from joulemap.validating.metered import Clocks
+from joulemap.validating.easing import Easing
 from joulemap.validating.rules import Charge
 from joulemap.validating.truth import FEWEST, Truth
 
@@ -120,7 +120,7 @@ class Report:
     steps: int
     blocks: int
     reached: str
-    clocks: Clocks | None = None
+    easing: Easing | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 
     def of(self, kind: str) -> list[Row]:
@@ -171,7 +171,7 @@ class Report:
             "blocks": self.blocks,
             "step_j": self.step_j,
             "step_s": self.step_s,
-            "clocks": None if self.clocks is None else asdict(self.clocks),
+            "easing": None if self.easing is None else asdict(self.easing),
             "truths_j": self.sum_j("operation"),
             "rows": [row.to_json() for row in self.rows],
             "errors": errors,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from joulemap.calibration.recorded import CLOCK
-from joulemap.recorder.experiment import PLAIN
 from joulemap.recording import Recording
 from joulemap.units import NS_PER_S
 
@@ -15,8 +14,8 @@ from joulemap.units import NS_PER_S
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Steps that are all plain, or all with one target repeated. ``seen`` counts executions by target,
-    ``extra`` those that were added; the device rested for ``pause_s`` before and after, was made to wait for
-    ``waited_s`` in between, and ran at ``clock_mhz``, where that is known."""
+    ``extra`` those that were added; the device rested for ``pause_s`` before and after, waited after each
+    target for ``ease`` times what that takes, and ran at ``clock_mhz``, where that is known."""
 
     target: int
     start_ns: int
@@ -25,7 +24,7 @@ class Stretch:
     seen: Mapping[int, int]
     extra: int
     pause_s: float = 0.0
-    waited_s: float = 0.0
+    ease: float = 0.0
     clock_mhz: float = 0.0
 
     @classmethod
@@ -39,7 +38,7 @@ class Stretch:
             seen={int(target): int(count) for target, count in said["seen"].items()},
             extra=int(said["extra"]),
             pause_s=float(said["pause_s"]),
-            waited_s=float(said["waited_s"]),
+            ease=float(said["ease"]),
         )
 
     @property
@@ -47,9 +46,9 @@ class Stretch:
         return (self.end_ns - self.start_ns) / NS_PER_S
 
 
-def plain(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Those in which nothing was repeated."""
-    return [one for one in stretches if one.target == PLAIN and one.steps]
+def plain(stretches: Sequence[Stretch], ease: float = 0.0) -> list[Stretch]:
+    """Those in which nothing was repeated; and with nothing else, the program was as it is without us."""
+    return [one for one in stretches if one.target < 0 and one.ease == ease and one.steps]
 
 
 def clocked(stretches: Sequence[Stretch], recording: Recording, device: str) -> list[Stretch]:

@@ -6,7 +6,6 @@ them apart there: they are one target, and are repeated together.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import numpy as np
 
 from joulemap.calibration.book import described
 from joulemap.calibration.operation import Operation, Place, busy_s, places
+from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.program import split
 from joulemap.traces import KINDS, PHASES, EventTrace
 
@@ -31,22 +31,30 @@ Name = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Target:
     """Something that can be executed again. ``rows`` are the names that its energy stands under, ``share`` is
-    its part of the device's busy time in the traced steps, ``step_s`` the device's time for it in a step."""
+    its part of the device's busy time in the traced steps, ``step_s`` the device's time for it in a step,
+    and ``each_s`` in one execution."""
 
     number: int
-    kind: Literal["operation", "module", "waiting"]
+    kind: Literal["operation", "module", "reference"]
     name: str
     op: str
     operations: tuple[Operation, ...]
     rows: frozenset[Name]
     share: float
     step_s: float
+    each_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """For the program's side."""
         if self.kind == "module":
             return {"target": self.number, "name": self.name}
-        return {"target": self.number, "op": self.op, "operands": [_operands(one) for one in self.operations]}
+        return {
+            "target": self.number,
+            "op": self.op,
+            "operands": [tensors_of(one.shapes, one.types) for one in self.operations],
+            "cold": [one.cold for one in self.operations],
+            "each_s": self.each_s,
+        }
 
 
 def targets(
@@ -99,6 +107,7 @@ def _target(alike: Sequence[Place], events: EventTrace, total_s: float) -> Targe
         rows=own | _inside(events, own),
         share=seconds / total_s,
         step_s=0.0,
+        each_s=seconds / sum(place.executions for place in alike),
     )
 
 
@@ -150,16 +159,3 @@ def _is_list(name: str, parts: Sequence[Place]) -> bool:
     """Whether there are only numbers below a module: it holds others, and is seldom called itself."""
     depth = len(split(name))
     return all(split(place.name)[depth].isdigit() for place in parts)
-
-
-def _operands(operation: Operation) -> list[Any]:
-    """Shape and type of each tensor, in order; a list of tensors, whatever its type is called, as its
-    tensors."""
-    shapes, types = json.loads(operation.shapes or "[]"), json.loads(operation.types or "[]")
-    found: list[Any] = []
-    for shape, kind in zip(shapes, types, strict=False):
-        if kind == "TensorList" or any(isinstance(one, list) for one in shape):
-            found += [[one, ""] for one in shape]
-        elif kind not in ("", "Scalar", "ScalarList"):
-            found.append([shape, kind])
-    return found

@@ -14,12 +14,13 @@ reasons.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulemap.accounting.student import student_975
 from joulemap.traces import Float64
+from joulemap.validating.easing import Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
 
@@ -50,14 +51,24 @@ class Truth:
     def step_j(self) -> float:
         return self.energy_j * self.executions
 
+    def scaled(self, easing: Easing) -> Truth:
+        """At the program's own clocks."""
+        half_j = np.hypot(easing.scale * self.half_j, easing.half * self.energy_j)
+        return replace(self, energy_j=easing.scale * self.energy_j, half_j=float(half_j))
+
 
 def truths(
-    busy_s: Mapping[int, float], stretches: Sequence[Stretch], metered: Metered, idle_w: float = 0.0
+    busy_s: Mapping[int, float],
+    stretches: Sequence[Stretch],
+    metered: Metered,
+    idle_w: float = 0.0,
+    easing: Easing | None = None,
 ) -> dict[int, Truth]:
-    """Of each target, from every block in which it was repeated and its plain neighbours; those without such
-    a block have none. ``busy_s`` is the device's time for a target in a plain step, ``idle_w`` the device's
-    power while it waits for its host: 0 where it does not, or where nothing is known of it."""
-    base = plain(stretches)
+    """Of each target, from every block in which it was repeated and its neighbours in which nothing was;
+    those without such a block have none. ``busy_s`` is the device's time for a target in a plain step,
+    ``idle_w`` the device's power while it waits for its host: 0 where it does not, or where nothing is known
+    of it. ``easing`` says how truths of eased steps are those of plain ones."""
+    base = [one for one in stretches if one.target < 0]
     steps = max(sum(one.steps for one in base), 1)
     blocks = {}
     for target, seconds in busy_s.items():
@@ -66,10 +77,11 @@ def truths(
         found = Blocks.of(target, stretches, metered, executions, each_s, idle_w)
         if len(found.added_j):
             blocks[target] = found
-    return {
+    told = {
         target: one.truth([other for other in blocks.values() if other is not one])
         for target, one in blocks.items()
     }
+    return told if easing is None else {target: one.scaled(easing) for target, one in told.items()}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,7 +93,6 @@ class Blocks:
     drawn_j: Float64
     added_j: Float64
     waiting_j: Float64
-    clocks_j: Float64
     extra: Float64
 
     @classmethod
@@ -98,7 +109,7 @@ class Blocks:
         numbers = [number for number, one in enumerate(stretches) if one.target == target and one.extra]
         found = [(_one(stretches, number, metered, each_s, idle_w), stretches[number]) for number in numbers]
         known = [(*joules, one.extra) for joules, one in found if joules is not None]
-        return cls(executions, *np.array(known, np.float64).reshape(-1, 5).T)
+        return cls(executions, *np.array(known, np.float64).reshape(-1, 4).T)
 
     @property
     def squares(self) -> float:
@@ -120,20 +131,18 @@ class Blocks:
         if freedom:
             rms = float(np.sqrt((self.squares + weight * usual) / freedom))
             half_j = student_975(freedom) * rms * float(self.drawn_j.mean() / np.sqrt(count)) / extra
-        parts = (self.added_j, self.waiting_j, self.clocks_j)
-        each_j, waiting_j, clocks_j = (float((joules / self.extra).mean()) for joules in parts)
-        return Truth(each_j, float(np.hypot(half_j, clocks_j)), self.executions, count, waiting_j)
+        each_j, waiting_j = (float((joules / self.extra).mean()) for joules in (self.added_j, self.waiting_j))
+        return Truth(each_j, float(half_j), self.executions, count, waiting_j)
 
 
 def _one(
     stretches: Sequence[Stretch], number: int, metered: Metered, each_s: float, idle_w: float
-) -> tuple[float, float, float, float] | None:
-    """What one block drew, what of it was added, what was taken off that for waiting, and how far it may be
-    off for not knowing what clocks do."""
+) -> tuple[float, float, float] | None:
+    """What one block drew, what of it was added, and what was taken off that for waiting."""
     block = stretches[number]
     around = [
-        *plain(stretches[:number])[-1:],
-        *plain(stretches[number + 1 :])[:1],
+        *plain(stretches[:number], block.ease)[-1:],
+        *plain(stretches[number + 1 :], block.ease)[:1],
     ]
     known = [one for one in (block, *around) if metered.knows(one)]
     if block not in known or len(known) < 2:
@@ -146,8 +155,7 @@ def _one(
     added_j = drawn_j - block.steps * step_j
     added_s = block.seconds - block.steps * step_s
     waiting_j = (added_s - block.extra * each_s) * idle_w if each_s else 0.0
-    clocks_j = metered.doubt_j(block) - block.steps / steps * sum(metered.doubt_j(one) for one in base)
-    return drawn_j, added_j - waiting_j, waiting_j, clocks_j
+    return drawn_j, added_j - waiting_j, waiting_j
 
 
 def step_energy_j(stretches: Sequence[Stretch], metered: Metered) -> float:

@@ -19,6 +19,7 @@ from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
+from joulemap.validating.easing import Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
@@ -58,7 +59,7 @@ def experiment(
         referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
         try:
-            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder))
+            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=True)
         finally:
             referee.stop()
     if ran.problem is not None:
@@ -81,9 +82,10 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     own = own_power(recording, power)
     idle_w = _idle_w(costs, power)
     stretches = clocked(referee.stretches, recording, power.domain.device)
-    metered = Metered.of(own, stretches, by_clocks=True, exponent=None if costs is None else costs.exponent)
+    metered = Metered.of(own, stretches)
+    easing = Easing.of(metered, stretches)
     busy_s = {one.number: one.step_s for one in referee.targets}
-    known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0)
+    known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0, easing)
     charges = _charges(recording, referee, steps, costs is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
@@ -97,12 +99,12 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
         steps=count,
         blocks=referee.blocks,
         reached=referee.reached,
-        clocks=metered.clocks,
+        easing=easing,
         notes=[
             *notes,
             *_notes(found, rows),
             *_shared(own, power, referee.stretches),
-            *limit.remarks(recording, metered, stretches),
+            *limit.remarks(recording, metered, stretches, easing),
         ],
     )
 

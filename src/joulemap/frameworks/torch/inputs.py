@@ -7,6 +7,7 @@ so only sessions with shapes do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -55,6 +56,18 @@ def filled_in(shapes: list[Any], strides: list[Any], types: list[Any], inputs: I
     for place, one in enumerate(inputs[: len(types)]):
         if one is not None:
             shapes[place], strides[place], types[place] = one
+
+
+def tensors_of(shapes: str, types: str) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Shape and type of every tensor in a signature, in order; a list of tensors, whatever its type is
+    called, as its tensors, of which the profiler tells no types."""
+    found: list[tuple[tuple[int, ...], str]] = []
+    for shape, kind in zip(json.loads(shapes or "[]"), json.loads(types or "[]"), strict=False):
+        if kind == LIST or any(isinstance(one, list) for one in shape):
+            found += [(tuple(one), "") for one in shape]
+        elif kind not in ("", "Scalar", "ScalarList"):
+            found.append((tuple(shape), kind))
+    return tuple(found)
 
 
 def _walk(roots: Sequence[Any]) -> Iterator[Any]:

@@ -20,9 +20,11 @@ from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
 from joulemap.frameworks.nesting import Forest
+from joulemap.frameworks.torch.caches import Cold, cold_of, read_cold
 from joulemap.frameworks.torch.compiled import Codes, read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
+from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.labels import Labels
@@ -65,6 +67,7 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         signatures.update(_generated(trace.events, codes))
         if progress is not None:
             progress((number + 1) / len(sessions))
+    cold = read_cold(folder)
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name="", device="CPU", start_ns=none, end_ns=none, lane="")
     whole = EventTrace.joined(events or [empty])
@@ -75,7 +78,7 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         framework="torch",
         notes=notes,
         signatures=tuple(
-            Signature(name, op, phase, *_unpacked(said, phase), calls)
+            _signature(name, op, phase, said, calls, cold)
             for (name, op, phase, said), calls in sorted(signatures.items())
         ),
         flags=next((session.said["flags"] for session in reversed(sessions) if "flags" in session.said), {}),
@@ -198,6 +201,12 @@ def _operations(events: EventTrace) -> dict[str, str]:
     used, first = np.unique(events.name.codes[rows], return_index=True)
     kinds = events.op[rows[first]]
     return {events.name.words[code]: kind for code, kind in zip(used.tolist(), kinds, strict=True)}
+
+
+def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold) -> Signature:
+    shapes, strides, types, scalars = _unpacked(said, phase)
+    there = cold_of(op, tensors_of(shapes, types), cold) if cold else ""
+    return Signature(name, op, phase, shapes, strides, types, scalars, calls, there)
 
 
 def _unpacked(signature: str, phase: str) -> tuple[str, str, str, str]:

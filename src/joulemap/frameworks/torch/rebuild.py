@@ -18,6 +18,7 @@ _POSITIVE = ("exp_avg_sqs", "max_exp_avg_sqs", "state_sums", "state_steps")
 _ROOTS = ("sqrt", "rsqrt", "log")
 _TABLES = ("float", "double", "c10::Half", "c10::BFloat16")
 _ALONG_ANY = ("nll_loss", "gather", "scatter", "index_add", "index_select", "take_along_dim", "cross_entropy")
+_POOLED = "max_pool2d_with_indices_backward"
 _FACTOR = 1e-3
 """A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
 
@@ -29,7 +30,7 @@ class NotRebuilt(Exception):
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operation as it was called; see ``joulemap.calibration.operation``. The type of a list of tensors is
-    the list of their types."""
+    the list of their types. ``cold`` has a 1 for each tensor that is not in a cache, where that is known."""
 
     key: str
     op: str
@@ -37,11 +38,13 @@ class Call:
     strides: Sequence[Any]
     types: Sequence[Any]
     scalars: Sequence[Any]
+    cold: str = ""
 
     @classmethod
     def of(cls, key: str) -> Call:
-        op, *columns = json.loads(key)
-        return cls(key, op, *(json.loads(one) if one else [] for one in columns))
+        op, shapes, strides, types, scalars, *cold = json.loads(key)
+        columns = (json.loads(one) if one else [] for one in (shapes, strides, types, scalars))
+        return cls(key, op, *columns, *cold)
 
     @property
     def name(self) -> str:
@@ -55,6 +58,8 @@ class Call:
 def rebuilt(call: Call, device: Any) -> partial[Any]:
     """The call with operands of its own, made anew."""
     arguments = [_argument(call, place, device) for place in range(len(call.types))]
+    if call.name == _POOLED:
+        arguments[-1] = _where_pooled(arguments)
     if call.name in _KEEPS_ITS_VALUES:
         arguments = [_one(value) for value in arguments]
     problems = []
@@ -67,6 +72,13 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
             continue
         return partial(overload, *positional, **named)
     raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} with {len(arguments)} arguments")
+
+
+def _where_pooled(arguments: Sequence[Any]) -> Any:
+    """Where the largest values were, one in each window: any others would be written to elsewhere."""
+    import torch
+
+    return torch.ops.aten.max_pool2d_with_indices(*arguments[1:-1])[1]
 
 
 def in_a_line(error: Exception) -> str:

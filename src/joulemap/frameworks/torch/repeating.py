@@ -11,9 +11,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.clock import idle
+from joulemap.frameworks.torch.rotation import (
+    cache_bytes,
+    free_bytes,
+    size_of,
+    tensors_in,
+    wanted,
+    with_tensors,
+)
 
 KEY = "BackendSelect"
 _WORDS = {
@@ -180,27 +189,75 @@ def below(overload: Any) -> Callable[..., Callable[[], Any]]:
     return ready
 
 
-class _Thread(threading.local):
+class Thread(threading.local):
     """Whether this thread executes a target: what that calls in turn is a part of it."""
 
     inside = False
+
+
+def _device_of(first: Any) -> Any:
+    """Where a call is computed: where the first of its arguments is."""
+    while isinstance(first, (list, tuple)):
+        first = first[0] if first else None
+    return getattr(first, "device", None)
+
+
+class Turns:
+    """Calls with copies of operands that come from memory in the program: the ones that it was called with
+    are in the cache by now. As many take turns as it takes to leave that, within bounds."""
+
+    def __init__(self, cold: Mapping[tuple[str, Operands], str]) -> None:
+        self._cold = cold
+        self._copies: dict[tuple[str, Operands], list[list[Any]]] = {}
+
+    def next(self, what: tuple[str, Operands], call: Any) -> Callable[[], Any]:
+        """What to execute in its place."""
+        cold = self._cold.get(what, "")
+        if "1" not in cold:
+            return cast("Callable[[], Any]", call)
+        tensors = [one for one, letter in zip(tensors_in(call), cold, strict=False) if letter == "1"]
+        if what not in self._copies:
+            self._copies[what] = _copied(tensors)
+        copies = self._copies[what]
+        copies.append(copies.pop(0))
+        instead = {id(one): other for one, other in zip(tensors, copies[-1], strict=True)}
+        return cast("Callable[[], Any]", with_tensors(call, instead))
+
+
+def _copied(tensors: Sequence[Any]) -> list[list[Any]]:
+    """As they lie in memory."""
+    import torch
+
+    device = tensors[0].device
+    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_bytes(device)
+    many = wanted(sum(map(size_of, tensors)), cache_bytes(device), free)
+    return [[one.detach().clone() for one in tensors] for _ in range(many)]
 
 
 class Repeater:
     """Kernels of ours for some operations, which count their calls and may execute them again.
 
     ``choose`` says which target a call belongs to, by its operation and operands. ``seen`` and ``extra``
-    count executions and those that were added, by target; ``refused`` says of targets why not.
+    count executions and those that were added, by target; ``refused`` says of targets why not. With ``ease``
+    a GPU waits after each target, for that many times what one execution takes: ``each_s``, by target.
+    ``cold`` says which operands come from memory in the program, and are to when they are executed again.
     """
 
-    def __init__(self, device: str, choose: Mapping[str, Mapping[Operands, int]]) -> None:
-        self._device, self._choose = device, choose
-        self.target, self.more = -1, 0
+    def __init__(
+        self,
+        device: str,
+        choose: Mapping[str, Mapping[Operands, int]],
+        each_s: Mapping[int, float],
+        cold: Mapping[tuple[str, Operands], str],
+    ) -> None:
+        self._device, self._choose, self._each_s = device, choose, each_s
+        self._turns = Turns(cold)
+        self.target, self.more, self.ease = -1, 0, 0.0
         self.seen: Counter[int] = Counter()
         self.extra: Counter[int] = Counter()
         self.refused: dict[int, str] = {}
         self._libraries: list[Any] = []
-        self._thread = _Thread()
+        self.thread = Thread()
 
     def install(self) -> None:
         """Take part in the dispatch of the operations; those that cannot be are refused."""
@@ -210,29 +267,30 @@ class Repeater:
     def _join(self, op: str, targets: Mapping[Operands, int]) -> None:
         try:
             for overload in overloads(op):
-                self._stand_in(overload, targets)
+                self._stand_in(op, overload, targets)
         except Refused as why:
             self.refused |= dict.fromkeys(targets.values(), str(why))
 
-    def _stand_in(self, overload: Any, targets: Mapping[Operands, int]) -> None:
+    def _stand_in(self, op: str, overload: Any, targets: Mapping[Operands, int]) -> None:
         import torch
 
         space, _, name = overload.name().partition("::")
         library = torch.library.Library(space, "IMPL")
         try:
-            library.impl(name, self._kernel(overload, targets), KEY, with_keyset=True)
+            library.impl(name, self._kernel(op, overload, targets), KEY, with_keyset=True)
         except (RuntimeError, TypeError) as error:  # an older torch does not hand out the keys
             raise Refused("this PyTorch does not let it be executed again") from error
         self._libraries.append(library)
 
-    def _kernel(self, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
-        schema, ready, thread = overload._schema, below(overload), self._thread
+    def _kernel(self, op: str, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
+        schema, ready, thread = overload._schema, below(overload), self.thread
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             execute = ready(keys, args, kwargs)
             if thread.inside:
                 return execute()
-            target = targets.get(operands((*args, *kwargs.values())), -1)
+            given = operands((*args, *kwargs.values()))
+            target = targets.get(given, -1)
             if target < 0 or not self._is_here(args):
                 return execute()
             self.seen[target] += 1
@@ -240,7 +298,10 @@ class Repeater:
             try:
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
-                    self._again(target, ready(keys, *without_effect(schema, args, kwargs)))
+                    again = ready(keys, *without_effect(schema, args, kwargs))
+                    self._again(target, (op, given), again)
+                if self.ease and self._device != "cpu":
+                    idle(self.ease * self._each_s[target], _device_of(args))
                 return result
             finally:
                 thread.inside = False
@@ -249,9 +310,7 @@ class Repeater:
 
     def _is_here(self, first: Any) -> bool:
         """Whether a call is computed on the device; while a compiler or a graph looks on, nothing is."""
-        while isinstance(first, (list, tuple)):
-            first = first[0] if first else None
-        device = getattr(first, "device", None)
+        device = _device_of(first)
         if device is None or device.type != self._device:
             return False
         return self._device == "cpu" or not gpus.captures()
@@ -261,13 +320,13 @@ class Repeater:
             self.refused[target] = "it draws random numbers for its dropout"
         return target not in self.refused
 
-    def _again(self, target: int, execute: Callable[[], Any]) -> None:
+    def _again(self, target: int, what: tuple[str, Operands], execute: Any) -> None:
         """Each result is gone before the next is made. What fails here (memory) is not the program's."""
         try:
             for _ in range(self.more):
-                execute()
+                self._turns.next(what, execute)()
                 self.extra[target] += 1
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - the program has its result
             self.refused[target] = f"it could not be executed again: {type(error).__name__}"
 
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -280,3 +339,4 @@ class Repeater:
         """Leave the dispatcher as it was."""
         while self._libraries:
             self._libraries.pop()._destroy()
+        self._turns = Turns({})

@@ -20,24 +20,24 @@ from typing import Any
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import instead, unseen
-from joulemap.frameworks.torch.repeating import STATISTICS, draws, keeps_statistics
+from joulemap.frameworks.torch.repeating import STATISTICS, Thread, draws, keeps_statistics
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
-class _Thread(threading.local):
-    """How deep this thread is in calls of modules, and whether it is in one of ours."""
+class _Depth(threading.local):
+    """How deep this thread is in calls of modules."""
 
-    depth = 0
-    ours = False
+    now = 0
 
 
 class ModuleRepeater:
-    """Counts the calls of some modules, by their paths, and may call them again."""
+    """Counts the calls of some modules, by their paths, and may call them again. What ``thread`` says is
+    common to all who execute targets: the operations of a module that is called again are none."""
 
-    def __init__(self, targets: Mapping[str, int]) -> None:
-        self._targets = targets
-        self.target, self.more = -1, 0
+    def __init__(self, targets: Mapping[str, int], thread: Thread) -> None:
+        self._targets, self._thread = targets, thread
+        self.target, self.more, self.ease = -1, 0, 0.0
         self.seen: Counter[int] = Counter()
         self.extra: Counter[int] = Counter()
         self.refused: dict[int, str] = {}
@@ -45,7 +45,7 @@ class ModuleRepeater:
         self._copies: dict[int, dict[str, Any]] = {}
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._thread = _Thread()
+        self._depth = _Depth()
         self._patches = Patches()
 
     def install(self) -> None:
@@ -55,20 +55,20 @@ class ModuleRepeater:
         from torch.nn import Module
 
         original = Module._call_impl
-        thread = self._thread
+        thread, depth = self._thread, self._depth
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if thread.ours:
+            if thread.inside:
                 return original(module, *args, **kwargs)
             target = self._target_of(module)
-            thread.depth += 1
+            depth.now += 1
             try:
                 if target is None:
                     return original(module, *args, **kwargs)
                 return self._counted(target, functools.partial(original, module, *args, **kwargs))
             finally:
-                thread.depth -= 1
+                depth.now -= 1
 
         instead(called, original)
         self._patches.put(Module, "_call_impl", unseen(called))
@@ -84,7 +84,7 @@ class ModuleRepeater:
         return taken
 
     def _target_of(self, module: Any) -> int | None:
-        if not self._thread.depth and module not in self._roots:
+        if not self._depth.now and module not in self._roots:
             self._roots.add(module)
             for path, inner in module.named_modules():
                 for name in (path, f"{type(module).__name__}.{path}"):
@@ -126,7 +126,7 @@ class ModuleRepeater:
     def _again(self, target: int, call: functools.partial[Any]) -> None:
         import torch
 
-        self._thread.ours = True
+        self._thread.inside = True
         (module, *args), copies = call.args, self._copies.get(target)
         try:
             with torch.no_grad():
@@ -139,7 +139,7 @@ class ModuleRepeater:
         except RuntimeError as error:
             self.refused[target] = f"it could not be called again: {type(error).__name__}"
         finally:
-            self._thread.ours = False
+            self._thread.inside = False
 
 
 def _why_not(module: Any, args: Any, kwargs: Mapping[str, Any]) -> str:

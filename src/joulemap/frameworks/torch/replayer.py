@@ -9,7 +9,7 @@ from typing import Any
 
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, rebuilt
-from joulemap.frameworks.torch.rotation import copies
+from joulemap.frameworks.torch.rotation import copies, with_warm
 
 WARM_UP_S = 0.1
 MAKING_S = 0.5
@@ -39,15 +39,16 @@ class Replayer:
             self._capture(in_a_graph(each_s, len(self.copies), graph_s))
 
     def _made(self, call: Call) -> list[Callable[[], Any]]:
-        """The operation with as many operands as it takes to leave the cache, within bounds."""
+        """The operation with as many operands as it takes to leave the cache, within bounds; those that a
+        program has there stay there."""
         generated = call.op.startswith(PREFIX)
         made = launcher(call) if generated else partial(rebuilt, call, self._device)
         until_s = time.monotonic() + MAKING_S
         found = [made()]
-        for _ in range(copies(found[0], self._device) - 1):
+        for _ in range(copies(found[0], self._device, call.cold) - 1):
             if time.monotonic() > until_s:
                 break
-            found.append(made())
+            found.append(with_warm(made(), found[0], call.cold))
         return found
 
     def _capture(self, times: int) -> None:

@@ -4,7 +4,7 @@ run since. Their memory is bounded."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,51 @@ SHARE = 0.25
 """What they may take of the memory that is free."""
 
 
-def copies(first: Callable[[], Any], device: Any) -> int:
-    """How many operands an operation is to have, of which these are the first."""
-    return wanted(size_of(first), cache_bytes(device), free_bytes(device))
+def copies(first: Callable[[], Any], device: Any, cold: str = "") -> int:
+    """How many operands an operation is to have, of which these are the first; one is enough where a program
+    has all of them in its cache."""
+    if cold and "1" not in cold:
+        return 1
+    size = sum(map(size_of, _of(tensors_in(first), cold, "1"))) if cold else size_of(first)
+    return wanted(size, cache_bytes(device), free_bytes(device))
+
+
+def with_warm(copy: Any, first: Any, cold: str) -> Any:
+    """A call with operands of its own, except for those that a program has in its cache: these are the first
+    one's, so that they stay there."""
+    if "0" not in cold:
+        return copy
+    pairs = zip(_of(tensors_in(copy), cold, "0"), _of(tensors_in(first), cold, "0"), strict=True)
+    return with_tensors(copy, {id(mine): its for mine, its in pairs})
+
+
+def with_tensors(call: Any, instead: Mapping[int, Any]) -> Any:
+    """The same call, or the same values, with other tensors for some, by identity."""
+    import torch
+
+    if isinstance(call, torch.Tensor):
+        return instead.get(id(call), call)
+    if isinstance(call, partial):
+        named = {name: with_tensors(value, instead) for name, value in call.keywords.items()}
+        return partial(call.func, *with_tensors(call.args, instead), **named)
+    if isinstance(call, (list, tuple)) and tensors_in(call):
+        return type(call)(with_tensors(one, instead) for one in call)
+    return call
+
+
+def tensors_in(call: Any) -> list[Any]:
+    """All tensors of a call, or of values, in order."""
+    import torch
+
+    if isinstance(call, torch.Tensor):
+        return [call]
+    if isinstance(call, partial):
+        return tensors_in((*call.args, *call.keywords.values()))
+    return [one for part in call for one in tensors_in(part)] if isinstance(call, (list, tuple)) else []
+
+
+def _of(tensors: Sequence[Any], cold: str, which: str) -> list[Any]:
+    return [one for one, letter in zip(tensors, cold, strict=False) if letter == which]
 
 
 def wanted(size: int, cache: int, free: int) -> int:
@@ -30,13 +72,7 @@ def wanted(size: int, cache: int, free: int) -> int:
 
 def size_of(operands: Any) -> int:
     """The bytes of all tensors in a call, or in what it was given."""
-    import torch
-
-    if isinstance(operands, torch.Tensor):
-        return int(operands.numel() * operands.element_size())
-    if isinstance(operands, partial):
-        return size_of((*operands.args, *operands.keywords.values()))
-    return sum(map(size_of, operands)) if isinstance(operands, (list, tuple)) else 0
+    return sum(int(one.numel() * one.element_size()) for one in tensors_in(operands))
 
 
 def cache_bytes(device: Any, of_cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
