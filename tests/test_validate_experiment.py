@@ -15,7 +15,7 @@ from joulemap.frameworks.torch import clock  # noqa: E402
 from joulemap.frameworks.torch.clock import clock_mhz, idle  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import (  # noqa: E402
-    EASED,
+    EASED_STEP,
     ORDERS,
     PLAIN,
     REFERENCE,
@@ -165,7 +165,7 @@ def test_a_stretch_says_how_long_the_gpu_waited_in_it_and_its_steps_are_called_s
     begun_with = [*[plainly] * 2, *[{(0, 3, 1.0)}] * 3, between, plainly, between]
     references = [*[{(REFERENCE, 0, 0.0)}] * 3, *[between] * 2, *[{(REFERENCE, 0, 2.0)}] * 3, *[between] * 2]
     assert waits == begun_with + references
-    again, waited = "train" + REPEATING, "train" + EASED
+    again, waited = "train" + REPEATING, "train" + EASED_STEP
     labels = ["train"] * 2 + [again] * 3 + [waited, "test", waited] + ["train"] * 3
     assert heard.labels == [*labels, *[waited] * 7]
 

@@ -11,8 +11,7 @@ import pytest
 
 from joulemap.devices import Domain
 from joulemap.errors import InputError
-from joulemap.recorder.experiment import EASED as EASED_STEP
-from joulemap.recorder.experiment import ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
+from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
 from joulemap.validating.easing import EASED, FEWEST, TWICE, Easing

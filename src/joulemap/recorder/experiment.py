@@ -23,7 +23,7 @@ from joulemap.recorder.journal import Journal
 TARGETS, ORDERS = "targets.json", "orders.jsonl"
 REPEATING = " (repeating)"
 """What the label of a step ends with in which something was repeated: it is no example of others."""
-EASED = " (eased)"
+EASED_STEP = " (eased)"
 """And of a step in which nothing was repeated, and the GPU waited after each target."""
 PLAIN, REFERENCE = -1, -2
 """What is no target, and nothing is repeated: between blocks; and in a block that others refer to."""
@@ -81,7 +81,7 @@ class Experiment:
             if not self._depth and not self._over and self._of_step in ("", self._label):
                 self._counted += self._start_ns is not None
                 if self._target >= 0 or self._ease:
-                    self._steps.rename(self._label + (REPEATING if self._target >= 0 else EASED))
+                    self._steps.rename(self._label + (REPEATING if self._target >= 0 else EASED_STEP))
         self._steps.end()
 
     def compiled(self) -> None:

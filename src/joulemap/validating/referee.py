@@ -22,8 +22,7 @@ from joulemap.calibration.recorded import own_power
 from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
-from joulemap.recorder.experiment import EASED as EASED_STEP
-from joulemap.recorder.experiment import ORDERS, PLAIN, TARGETS, Tail
+from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, TARGETS, Tail
 from joulemap.recorder.journal import JOURNAL
 from joulemap.recorder.steps import TRACED
 from joulemap.recording import Recording
