@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import _pairs, executed, replays  # noqa: E402
-from joulemap.frameworks.torch.replayer import IN_A_GRAPH, Replayer, in_a_graph  # noqa: E402
+from joulemap.frameworks.torch.replay import TURN_S, _eased, executed, replays  # noqa: E402
+from joulemap.frameworks.torch.replayer import IN_A_GRAPH, WAIT_S, Replayer, Wait, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
@@ -324,32 +324,38 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
     assert said["marks"][-1][1] - said["marks"][0][1] == many
 
 
-def test_two_operations_take_turns() -> None:
+def test_an_operation_and_waits_take_turns_of_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
     class Timed(Replayer):
         def launch_s(self) -> float:
-            return 1e-4
+            return TURN_S / 30
 
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.idle", lambda seconds, _: time.sleep(seconds))
     cpu = torch.device("cpu")
-    said = executed([Timed(Call.of(SQUARE.key), cpu) for _ in range(2)], 0.2, cpu)
-    first, second = said["executions"]
-    assert second == 3 * first > 0
+    wait = Wait(cpu)
+    assert wait.launch_s() == wait.took_s >= WAIT_S
+    monkeypatch.setattr(wait, "launch_s", lambda: WAIT_S)
+    said = executed([Timed(Call.of(SQUARE.key), cpu), wait], 0.2, cpu)
+    runs, waits = said["executions"]
+    assert runs == 10 * waits > 0
     assert [len(mark) for mark in said["marks"]] == [4] * len(said["marks"])
 
 
-def test_what_lowers_clocks_takes_turns_with_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pair that there is no memory for is left out."""
-    monkeypatch.setattr("joulemap.frameworks.torch.replay.PAIR_S", 0.01)
+def test_what_lowers_clocks_is_executed_with_waits_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest first; what there is no memory for any more is left out."""
+    monkeypatch.setattr("joulemap.frameworks.torch.replay.EASED_S", 0.01)
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.idle", lambda seconds, _: time.sleep(seconds))
     add = replace(SQUARE, op="aten::add")
     large = replace(
         SQUARE, shapes=json.dumps([[1 << 26, 1 << 26]] * 2), strides=json.dumps([[1 << 26, 1]] * 2)
     )
-    cpu, clocks = torch.device("cpu"), {SQUARE.key: 1500.0, large.key: 1975.0, add.key: 1980.0}
-    (said,) = _pairs({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0)
-    assert said["pair"] == [SQUARE.key, add.key]
-    assert len(said["executions"]) == 2
-    assert list(_pairs({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0)) == []
-    first_only = _pairs({**clocks, large.key: 0.0, "none": 1980.0}, cpu, 0.01, within_s=0.0)
-    assert [one["pair"][1] for one in first_only] == [add.key]
+    cpu, clocks = torch.device("cpu"), {add.key: 1600.0, SQUARE.key: 1500.0, large.key: 1400.0, "": 1980.0}
+    found = list(_eased({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0))
+    assert [one["eased"] for one in found] == [SQUARE.key, add.key]
+    assert all(len(one["executions"]) == 2 and one["wait_s"] >= WAIT_S for one in found)
+    assert list(_eased({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0)) == []
+    assert list(_eased({}, cpu, 0.01, within_s=60.0)) == []
+    (first,) = _eased({**clocks, large.key: 0.0}, cpu, 0.01, within_s=0.0)
+    assert first["eased"] == SQUARE.key
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

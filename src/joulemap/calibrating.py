@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.book import Book, Calibration, Shelf
-from joulemap.calibration.clocks import Pair, response
+from joulemap.calibration.clocks import Eased, response
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, signatures
@@ -145,25 +145,26 @@ def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: st
     clear = {key: cost for key, cost in found.items() if cost.is_clear}
     skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
     skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one and one["key"] not in clear}
-    pairs = [_pair(one) for one in lines if "pair" in one]
+    eased = [_eased(one) for one in lines if "eased" in one]
     busiest_w = max((cost.power_w for cost in clear.values()), default=1.0)
     return Calibration(
         device,
         max(idle_w, _LEAST_IDLE * busiest_w),
         {Operation.from_key(key): cost for key, cost in clear.items()},
         {Operation.from_key(key): why for key, why in skipped.items()},
-        response(clear, pairs, power),
+        response(clear, eased, power, idle_w),
     )
 
 
-def _pair(line: Mapping[str, Any]) -> Pair:
-    """Two operations that took turns: marks have how often of either."""
-    marks = [[(mark[0], mark[number], mark[-1]) for mark in line["marks"]] for number in (1, 2)]
-    first, second = (
-        Replay(key, line["start_ns"], line["end_ns"], many, seen)
-        for key, many, seen in zip(line["pair"], line["executions"], marks, strict=True)
+def _eased(line: Mapping[str, Any]) -> Eased:
+    """An operation with waits in between: marks have how often of either."""
+    marks = [(mark[0], mark[1], mark[-1]) for mark in line["marks"]]
+    waits = [(mark[0], mark[2], mark[-1]) for mark in line["marks"]]
+    many, waited = line["executions"]
+    span = line["start_ns"], line["end_ns"]
+    return Eased(
+        Replay(line["eased"], *span, many, marks), Replay("", *span, waited, waits), float(line["wait_s"])
     )
-    return Pair(first, second)
 
 
 def _unclear(cost: Cost | None) -> str:

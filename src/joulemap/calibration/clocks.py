@@ -4,7 +4,8 @@ By itself a large product draws all that a GPU may, and runs at lower clocks tha
 operations come in between; what moves memory runs at higher ones. So costs are told at the program's clocks.
 On an H200 energy goes with a power of the clocks, from 0.3 for what draws little to 0.8 for large products:
 one that is proportional to what an operation draws at the highest clocks. How proportional is measured with
-every calibration in which clocks are lowered, by operations that take turns.
+every calibration in which clocks are lowered, by the operations that lower them: with waits in between they
+run at the highest.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ DOUBT = 0.2
 """How far off such a power of the clocks is, as an rms: five calibrations of an H200 found 0.22 to 0.79 per
 kilowatt, which is so much for what draws 900 W."""
 TELLING = 0.03
-"""A pair tells something where clocks change what it draws by so much of the most that any operation draws,
-times the logarithm of clocks: what one of both draws more, the other may draw less."""
+"""An operation tells something where its clocks are higher by so much."""
 UNKNOWN = 0.5
 """And where nothing is known of it, so that none is applied."""
 
@@ -63,22 +63,22 @@ def at_clocks(cost: Cost, clock_mhz: float, response: Response | None) -> Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two operations that took turns, at the same clocks then."""
+class Eased:
+    """An operation that ran with waits of ``wait_s`` in between, so that nothing limited its clocks."""
 
-    first: Replay
-    second: Replay
+    operation: Replay
+    waits: Replay
+    wait_s: float
 
 
-def response(costs: Mapping[str, Cost], pairs: Sequence[Pair], power: PowerTrace) -> Response | None:
-    """From what pairs drew, against what both would have drawn at the clocks that each has by itself; None
-    where no pair ran at other clocks than these."""
+def response(
+    costs: Mapping[str, Cost], eased: Sequence[Eased], power: PowerTrace, idle_w: float
+) -> Response | None:
+    """From what operations took with waits in between, against what they take at the clocks that each has by
+    itself; None where none ran at other clocks than these."""
     highest_mhz = max((one.clock_mhz for one in costs.values()), default=0.0)
-    found = [_apart(pair, costs, power, highest_mhz) for pair in pairs]
-    least_w = TELLING * max(
-        (_highest_w(one, highest_mhz) for one in costs.values() if one.clock_mhz), default=0
-    )
-    telling = [one for one in found if one is not None and abs(one[1]) >= least_w]
+    found = [_apart(one, costs, power, idle_w, highest_mhz) for one in eased]
+    telling = [one for one in found if one is not None]
     if not telling:
         return None
     rise, watts = np.array(telling, np.float64).T
@@ -86,25 +86,22 @@ def response(costs: Mapping[str, Cost], pairs: Sequence[Pair], power: PowerTrace
 
 
 def _apart(
-    pair: Pair, costs: Mapping[str, Cost], power: PowerTrace, highest_mhz: float
+    eased: Eased, costs: Mapping[str, Cost], power: PowerTrace, idle_w: float, highest_mhz: float
 ) -> tuple[float, float] | None:
-    """By how much more a pair drew than both do by themselves (as a logarithm), and how many watts times how
-    much higher clocks (likewise) that comes from."""
-    both = (pair.first, pair.second)
-    seen = window(power, pair.first.level_ns, pair.first.end_ns)
-    own = [costs[one.key] for one in both if one.key in costs]
-    if seen is None or len(own) < len(both):
+    """By how much more an operation took than it does by itself (as a logarithm), and its watts times how
+    much higher clocks were (likewise), from which that comes."""
+    ran, cost = eased.operation, costs.get(eased.operation.key)
+    seen = window(power, ran.level_ns, ran.end_ns)
+    if seen is None or cost is None or not cost.clock_mhz:
         return None
-    clock_mhz = pair.first.clock_between(seen.begin_ns, seen.end_ns)
-    alone_mhz = np.array([cost.clock_mhz for cost in own])
-    if not clock_mhz or not alone_mhz.all():
+    span = seen.begin_ns, seen.end_ns
+    clock_mhz, runs = ran.clock_between(*span), ran.executions_between(*span)
+    energy_j = seen.energy_j - idle_w * eased.wait_s * eased.waits.executions_between(*span)
+    higher = float(np.log(clock_mhz / cost.clock_mhz)) if clock_mhz else 0.0
+    if higher < TELLING or not runs or energy_j <= 0:
         return None
-    runs = np.array([one.executions_between(seen.begin_ns, seen.end_ns) for one in both])
-    alone_j = runs * [cost.energy_j for cost in own]
-    highest_w = [_highest_w(cost, highest_mhz) for cost in own]
-    rise = np.log(seen.energy_j / alone_j.sum())
-    watts = alone_j / alone_j.sum() * highest_w * np.log(clock_mhz / alone_mhz)
-    return float(rise), float(watts.sum())
+    rise = float(np.log(energy_j / (runs * cost.energy_j)))
+    return rise, _highest_w(cost, highest_mhz) * higher
 
 
 def _highest_w(cost: Cost, highest_mhz: float) -> float:

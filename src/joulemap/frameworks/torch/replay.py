@@ -9,8 +9,8 @@ operation is a line of the result, as is every operation that could not be repla
 a pass say how often it was executed by when, and at which clocks (MHz, 0 where they are not known).
 
 What draws all that a GPU may lowers its clocks, and each execution gets slower and cheaper. How energy goes
-with clocks is seen when such an operation and others take turns every few milliseconds: then both run at
-other clocks than by themselves.
+with clocks is seen when such an operation is executed with waits in between, every few milliseconds: then it
+runs at the highest ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.clock import clock_mhz
 from joulemap.frameworks.torch.rebuild import Call, in_a_line
-from joulemap.frameworks.torch.replayer import Replayer
+from joulemap.frameworks.torch.replayer import Replayer, Turn, Wait
 
 LONGEST_S = 0.8
 """Until an operation is measured: clocks are level before, or so long are they waited for."""
@@ -35,17 +35,17 @@ LEVEL, LEVEL_FOR = 0.01, 4
 """Clocks are level when so many looks in a row agree."""
 AT_ONCE_S = 0.05
 """So much is launched before the device is waited for: the wait is lost in it, and the end comes in time."""
-TURNS_S = (0.002, 0.006)
-"""How long the first of two operations runs before the other has its turn, and how long that runs: short
-against any meter's period, and against the time in which clocks change."""
+TURN_S = 0.003
+"""How long an operation runs before a wait, and how long that is: short against any meter's period, and
+against the time in which clocks change."""
 LIMITED = 0.97
 """Clocks so much below the highest ones were lowered for power."""
-MOST_PAIRS, PAIRS_PART, PAIR_S = 6, 0.2, 1.0
-"""How many operations take turns with the one that lowers clocks most, what part of the budget may go into
-that, and how long each pair takes at least: all that lowers clocks is told by them."""
+MOST_EASED, EASED_PART, EASED_S = 6, 0.2, 1.0
+"""How many operations that lower clocks are executed with waits, what part of the budget may go into that,
+and how long each takes at least: how energy goes with clocks is told by them."""
 
 
-def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str, Any]:
+def executed(some: Sequence[Turn], seconds: float, device: Any) -> dict[str, Any]:
     """Execute for so long, however much slower or faster than the warm-up said; several operations take
     turns. Start and end (epoch ns), how often each, and marks: time, how often each by then, and clocks."""
     import torch
@@ -53,8 +53,8 @@ def executed(some: Sequence[Replayer], seconds: float, device: Any) -> dict[str,
     on_gpu = device.type == "cuda"
     with torch.no_grad():
         launches_s = [one.launch_s() for one in some]
-        turns_s = [AT_ONCE_S] if len(some) == 1 else TURNS_S
-        turns = [max(round(turn_s / each_s), 1) for turn_s, each_s in zip(turns_s, launches_s, strict=True)]
+        turn_s = AT_ONCE_S if len(some) == 1 else TURN_S
+        turns = [max(round(turn_s / each_s), 1) for each_s in launches_s]
         takes_s = sum(many * each_s for many, each_s in zip(turns, launches_s, strict=True))
         counts = [0] * len(some)
 
@@ -100,8 +100,8 @@ def replays(
         torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
     begin_s = clock_s()
-    pairs_s = PAIRS_PART * plan["budget_s"] if device.type == "cuda" else 0.0
-    each_s = (plan["budget_s"] - pairs_s) / plan["passes"] - plan["idle_s"]
+    eased_s = EASED_PART * plan["budget_s"] if device.type == "cuda" else 0.0
+    each_s = (plan["budget_s"] - eased_s) / plan["passes"] - plan["idle_s"]
     chosen: list[str] = []
     clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
@@ -117,7 +117,7 @@ def replays(
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
-    yield from _pairs(clocks_mhz, device, plan["seconds"], pairs_s)
+    yield from _eased(clocks_mhz, device, plan["seconds"], eased_s)
     for _ in range(1, plan["passes"]):
         for key in chosen:
             if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
@@ -154,25 +154,23 @@ def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
 
 
-def _pairs(
+def _eased(
     clocks_mhz: Mapping[str, float], device: Any, seconds: float, within_s: float
 ) -> Iterator[dict[str, Any]]:
-    """The operation that lowers clocks most, in turns with some that do not lower them; at least one pair,
-    where clocks were lowered."""
+    """Operations that lower clocks, the lowest first, with waits in between; at least one, where there is
+    any."""
     clocks_mhz = {key: mhz for key, mhz in clocks_mhz.items() if mhz > 0}
-    if len(clocks_mhz) < 2 or min(clocks_mhz.values()) >= LIMITED * max(clocks_mhz.values()):
-        return
-    lowest = min(clocks_mhz, key=lambda key: clocks_mhz[key])
-    highest_mhz = max(clocks_mhz.values())
-    others = [key for key, mhz in clocks_mhz.items() if mhz >= LIMITED * highest_mhz][:MOST_PAIRS]
+    highest_mhz = max(clocks_mhz.values(), default=0.0)
+    limited = [key for key, mhz in clocks_mhz.items() if mhz < LIMITED * highest_mhz]
     until_s = time.monotonic() + within_s
-    for other in others:
+    for key in sorted(limited, key=lambda key: clocks_mhz[key])[:MOST_EASED]:
         try:
-            both = [Replayer(Call.of(key), device, TURNS_S[0]) for key in (lowest, other)]
-            yield {"pair": [lowest, other], **executed(both, max(seconds, PAIR_S), device)}
-        except RuntimeError:  # each can be executed, but two at once take more memory
+            wait = Wait(device)
+            both: list[Turn] = [Replayer(Call.of(key), device, TURN_S), wait]
+            yield {"eased": key, **executed(both, max(seconds, EASED_S), device), "wait_s": wait.took_s}
+        except RuntimeError:  # there was memory for it, but others use it by now
             continue
-        if time.monotonic() + PAIR_S > until_s:
+        if time.monotonic() + EASED_S > until_s:
             return
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, rebuilt
 from joulemap.frameworks.torch.rotation import copies, with_warm
@@ -17,8 +18,42 @@ MAKING_S = 0.5
 IN_A_GRAPH, GRAPH_S = 200, 0.02
 """Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
 then, however short the operation."""
+WAIT_S, WAITS = 0.001, 100
+"""How long a GPU waits at a time, and how often until it is known how long that is."""
 NO_GRAPH_S = 0.001
 """What takes so long by itself keeps it busy without."""
+
+
+class Turn(Protocol):
+    """What is launched over and over; all that is in one launch are ``in_one`` executions."""
+
+    in_one: int
+
+    def launch_s(self) -> float: ...
+    def once(self) -> None: ...
+
+
+class Wait:
+    """A GPU that does nothing for a while: ``took_s``, as it was last found."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.in_one = 1
+        self.took_s = WAIT_S
+
+    def launch_s(self) -> float:
+        """How long one takes when many follow each other."""
+        _wait(self._device)
+        begin_s = time.perf_counter()
+        for _ in range(WAITS):
+            self.once()
+        _wait(self._device)
+        self.took_s = (time.perf_counter() - begin_s) / WAITS
+        return self.took_s
+
+    def once(self) -> None:
+        """Launch it, and go on."""
+        idle(WAIT_S, self._device)
 
 
 class Replayer:
@@ -84,24 +119,25 @@ class Replayer:
 
     def _burst(self, once: Callable[[], None], seconds: float) -> float:
         """Warm up, and how long one launch takes when many are under way."""
-        self._wait()
+        _wait(self._device)
         count = 1
         while True:
             begin_s = time.perf_counter()
             for _ in range(count):
                 once()
-            self._wait()
+            _wait(self._device)
             took_s = time.perf_counter() - begin_s
             each_s = took_s / count
             if took_s >= seconds:
                 return each_s
             count = max(2 * count, round(seconds / max(each_s, 1e-9)) + 1)
 
-    def _wait(self) -> None:
-        if self._cuda:
-            import torch
 
-            torch.cuda.synchronize(self._device)
+def _wait(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
 
 
 def in_a_graph(each_s: float, sets: int, graph_s: float = GRAPH_S) -> int:
