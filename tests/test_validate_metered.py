@@ -17,7 +17,7 @@ from joulemap.traces import EventTrace, PowerTrace
 from joulemap.validating.easing import EASED, FEWEST, TWICE, Easing
 from joulemap.validating.limit import MOST_SPREAD, power_limit_w, remarks
 from joulemap.validating.metered import Metered
-from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, REFERENCES, WAITS_LONGER, Wanted, times
+from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, WAITS_LONGER, Wanted, times
 from joulemap.validating.referee import Referee
 from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target
@@ -245,6 +245,39 @@ def _above_j(metered: Metered, stretch: Stretch) -> float:
     return (metered.energy_j(stretch) - IDLE_W * stretch.seconds) / stretch.steps
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.03, 0.15])
+def test_power_that_is_cut_at_borders_has_the_same_energy(pause_s: float) -> None:
+    """And each stretch has its own: shared by time, some of it would be the rest's."""
+    for seed in range(5):
+        stretches, power, _ = resting(seed, pause_s)
+        metered = Metered(power, IDLE_W)
+        cut = metered.refined(stretches)
+        assert cut.total_j == pytest.approx(power.total_j, rel=1e-12)
+        assert set(power.edges_ns[[0, -1]]) <= set(cut.edges_ns)
+        between = [one for one in stretches if metered._between_rests_j(one) is not None]
+        assert bool(between) or pause_s < 0.1
+        assert pause_s or not between
+        for one in between:
+            assert cut.energy_between(one.start_ns, one.end_ns) == pytest.approx(metered.energy_j(one))
+        if pause_s > 0.1:
+            blind_j, own_j = (
+                sum(trace.energy_between(one.start_ns, one.end_ns) for one in stretches)
+                for trace in (power, cut)
+            )
+            assert blind_j < 0.98 * own_j
+    assert Metered(power).refined(stretches).energy_j.tolist() == power.energy_j.tolist()
+    assert not len(Metered(PowerTrace(GPU, [], []), IDLE_W).refined(stretches))
+
+
+def test_a_rest_has_no_more_than_was_metered() -> None:
+    """A step that begins just before an update, by a meter that is a little off."""
+    one = Stretch(PLAIN, 199_000_000, 301_000_000, 1, {}, 0, pause_s=0.15)
+    edges = np.arange(0, 600_000_000, 100_000_000)
+    cut = Metered(PowerTrace(GPU, edges, [12.0, 11.0, 40.0, 12.1, 12.0]), IDLE_W).refined([one])
+    assert cut.edges_ns.tolist() == sorted([*edges.tolist(), one.start_ns, one.end_ns])
+    assert cut.energy_j == pytest.approx([12.0, 11.0, 0.0, 40.0, 0.22, 11.88, 12.0])
+
+
 def test_a_rest_without_an_update_of_the_meter_tells_nothing() -> None:
     stretches, power, _ = resting(0, 0.03)
     assert Metered.of(power, stretches).rest_w == 0.0
@@ -359,7 +392,9 @@ def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Pat
     wait_s = 0.05 * (MM.share + OTHERS[0].share)
     eased_s, mm_s, net_s = 0.05 + wait_s, 0.05 * MM.share, 0.05 * OTHERS[-1].share
     steps_s = [eased_s + 2 * mm_s, 0.05, eased_s + wait_s, eased_s + net_s]
-    assert [one["steps"] for one in found] == [round(1 / seconds) for seconds in steps_s]
+    assert [one["steps"] for one in found] == [
+        longer * round(1 / seconds) for longer, seconds in zip((1, LONGER, LONGER, 1), steps_s, strict=True)
+    ]
     assert [one["rest"] for one in found] == [round(0.8 / eased_s)] * 4
 
 

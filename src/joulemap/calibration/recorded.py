@@ -59,9 +59,12 @@ class Calibrated:
         )
 
 
-def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
+def calibrated(
+    recording: Recording, steps: Steps | None = None, power: PowerTrace | None = None
+) -> Calibrated:
     """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it. The
-    closure is that of ``steps``: those of the recording, where others are not given."""
+    closure is that of ``steps`` and of what the program drew, ``power``: those of the recording, where others
+    are not given."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None:
         raise InputError(
@@ -73,11 +76,11 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)
-    power = next((one for one in recording.power() if one.domain.device == calibration.device), None)
+    drawn = _drawn(recording, calibration.device) if power is None else power
     whole = recording.steps() if steps is None else steps
-    if power is None or whole is None or not whole.traced.any():
+    if drawn is None or whole is None or not whole.traced.any():
         return Calibrated(weights, calibration, None)
-    found = _sums(events, whole, own_power(recording, power), weights, calibration)
+    found = _sums(events, whole, drawn, weights, calibration)
     if found.measured_j <= 0:
         return Calibrated(weights, calibration, None)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
@@ -85,6 +88,11 @@ def calibrated(recording: Recording, steps: Steps | None = None) -> Calibrated:
     weights = weigh(events, calibration.device, here, calibration.costs, part)
     closure = (found.work_j + found.waiting_j) / found.measured_j
     return Calibrated(weights, calibration, closure)
+
+
+def _drawn(recording: Recording, device: str) -> PowerTrace | None:
+    power = next((one for one in recording.power() if one.domain.device == device), None)
+    return None if power is None else own_power(recording, power)
 
 
 def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:

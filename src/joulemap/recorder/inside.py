@@ -48,7 +48,7 @@ class Inside:
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
         self._experiment = self._ordered(settings.experiment)
-        self._looking = self._looking_on() if settings.caches else None
+        self._looking = None if settings.caches is None else self._looking_on(settings.caches)
         self._adapters: dict[str, Adapter] = {}
         self._imported: set[str] = set()
         self._attached: set[str] = set()
@@ -96,6 +96,8 @@ class Inside:
             self._calls.stop()
         if self._experiment is not None:
             self._safely("The experiment", self._experiment.stop)
+        if self._looking is not None:
+            self._looking.stop()
         if self._slicer is not None:
             self._slicer.stop()
         self._clock.switch_off()
@@ -123,11 +125,11 @@ class Inside:
 
         return Experiment(Path(folder), self._clock, self.now_ns)
 
-    def _looking_on(self) -> LookingOn:
+    def _looking_on(self, first: int) -> LookingOn:
         from joulemap.recorder.look import LookingOn
 
         heard: StepListener = self._experiment or self._clock
-        return LookingOn(self._raw / TORCH, heard, lambda text: self._journal.put("warning", text))
+        return LookingOn(self._raw / TORCH, heard, lambda text: self._journal.put("warning", text), first)
 
     def _listener(self, framework: str) -> StepListener:
         """Who is the first to hear of a framework's steps."""
@@ -189,11 +191,12 @@ class Inside:
     @contextmanager
     def step(self, label: str) -> Iterator[None]:
         """A step that the program marks itself."""
-        self._clock.begin(label)
+        steps = self._listener(TORCH) if TORCH in self._adapters else self._clock
+        steps.begin(label)
         try:
             yield
         finally:
-            self._clock.end()
+            steps.end()
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:

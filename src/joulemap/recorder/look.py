@@ -15,10 +15,11 @@ from joulemap.frameworks.adapter import StepListener
 
 
 class LookingOn:
-    """Hears of steps before the other does. The program's steps go on, whatever fails here."""
+    """Hears of steps before the other does; looks at two from the ``first``, which is counted from 0. The
+    program's steps go on, whatever fails here."""
 
-    def __init__(self, folder: Path, steps: StepListener, warn: Callable[[str], None]) -> None:
-        self._folder, self._steps, self._warn = folder, steps, warn
+    def __init__(self, folder: Path, steps: StepListener, warn: Callable[[str], None], first: int) -> None:
+        self._folder, self._steps, self._warn, self._first = folder, steps, warn, first
         self._begun = 0
         self._look: Any = None
         self._mode: Any = None
@@ -55,6 +56,8 @@ class LookingOn:
     def stop(self) -> None:
         """The program ends, or this is a forked child of it."""
         self._over = True
+        if self._look is not None:
+            self._look.is_over = True
 
     def _is_ours(self) -> bool:
         """Only one thread's steps are looked at."""
@@ -62,17 +65,17 @@ class LookingOn:
         return self._thread == threading.get_ident()
 
     def _enter(self) -> None:
-        from joulemap.frameworks.torch.caches import FIRST, STEPS, new_look
+        from joulemap.frameworks.torch.caches import STEPS, new_look
 
         self._begun += 1
-        if self._begun <= FIRST:
+        if self._begun <= self._first:
             return
-        if self._look is None:
-            self._look = new_look()
-        if self._look is None:
+        possible = new_look()  # a program may compile, or look on itself, from any step on
+        self._look = possible if self._look is None else self._look
+        if possible is None:
             self._over = True
             return
-        self._look.counts = self._begun == FIRST + STEPS
+        self._look.counts = self._begun == self._first + STEPS
         self._mode = self._look.mode()
         self._mode.__enter__()
 
@@ -81,10 +84,10 @@ class LookingOn:
             self._safely(self._exit)
 
     def _exit(self) -> None:
-        from joulemap.frameworks.torch.caches import is_innermost
+        from joulemap.frameworks.torch.caches import current_mode
 
         mode, self._mode = self._mode, None
-        if not is_innermost(mode):
+        if current_mode() is not mode:
             self._look.is_over = True
             raise RuntimeError("the program has entered a mode of its own in a step")
         mode.__exit__(None, None, None)

@@ -47,14 +47,14 @@ def run(
     calls: CallSettings | None = None,
     protocol: Protocol | None = None,
     experiment: Path | None = None,
-    caches: bool = False,
+    caches: int | None = None,
 ) -> Ran:
     """Run ``python ARGUMENTS…`` under accounting. Whatever fails on our side, the program runs to its end.
 
     ``calls`` says which libraries' calls are metered, ``protocol`` how they are isolated. ``watching``
     opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps standard output
-    for ourselves. ``experiment`` is the folder where the program finds orders. With ``caches`` two steps are
-    looked at for what a GPU has in its cache."""
+    for ourselves. ``experiment`` is the folder where the program finds orders. From the step
+    ``caches`` on two are looked at for what a GPU has in its cache."""
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(_with_sites(arguments, writer, calls), output_to_errors)

@@ -25,14 +25,14 @@ class CallSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where raw data go, what to trace, and which calls to meter; where an experiment's orders are, and
-    whether to look at what is in caches."""
+    """Where raw data go, what to trace, and which calls to meter; where an experiment's orders are; and the
+    first of two steps in which to look at what is in caches, None where not to."""
 
     raw: str
     plan: Plan = field(default_factory=Plan)
     calls: CallSettings | None = None
     experiment: str | None = None
-    caches: bool = False
+    caches: int | None = None
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -46,6 +46,4 @@ class Settings:
         if calls is not None:
             lists: dict[str, Any] = {name: tuple(calls.pop(name)) for name in ("libraries", "packages")}
             calls = CallSettings(**lists, **calls)
-        return cls(
-            said["raw"], Plan(**plan, steps=steps), calls, said.get("experiment"), bool(said.get("caches"))
-        )
+        return cls(said["raw"], Plan(**plan, steps=steps), calls, said.get("experiment"), said.get("caches"))

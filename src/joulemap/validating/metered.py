@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulemap.calibration.cost import level_power_w
-from joulemap.traces import PowerTrace
+from joulemap.traces import Float64, Int64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating.stretch import Stretch
 
@@ -57,8 +57,52 @@ class Metered:
         """What each of its steps drew."""
         return self.energy_j(stretch) / stretch.steps
 
+    def refined(self, stretches: Sequence[Stretch]) -> PowerTrace:
+        """The same energy, with an edge wherever a stretch begins or ends between rests: of an interval
+        across it the rest has what it draws, and the stretch what is left."""
+        power, done = self.power, 0
+        edges, joules = [power.edges_ns[:1]], list[Float64]()
+        for one in sorted(stretches, key=lambda one: one.start_ns):
+            found = self._updates(one)
+            if found is None or found[0] < done:
+                continue
+            first, last = found
+            own_edges, own_j = self._cut(one, first, last)
+            edges += [power.edges_ns[done + 1 : first + 1], own_edges]
+            joules += [power.energy_j[done:first], own_j]
+            done = last
+        edges.append(power.edges_ns[done + 1 :])
+        joules.append(power.energy_j[done:])
+        return PowerTrace(power.domain, np.concatenate(edges), np.concatenate(joules))
+
+    def _cut(self, stretch: Stretch, first: int, last: int) -> tuple[Int64, Float64]:
+        """The meter's intervals from ``first`` to ``last``, cut where a stretch begins and ends; without the
+        first edge."""
+        edges, joules = self.power.edges_ns[first : last + 1], self.power.energy_j[first:last].copy()
+        start_ns, end_ns = stretch.start_ns, stretch.end_ns
+        inside = np.flatnonzero((edges > start_ns) & (edges < end_ns))
+        own_j = np.add.reduceat(joules, [0, *inside.tolist()])
+        rests_j = []
+        for number, rested_ns in ((0, start_ns - edges[0]), (-1, edges[-1] - end_ns)):
+            rest_j = min(self.rest_w * rested_ns / NS_PER_S, own_j[number])
+            own_j[number] -= rest_j
+            rests_j.append(rest_j)
+        cut_ns = np.array([start_ns, *edges[inside].tolist(), end_ns, edges[-1]], np.int64)
+        return cut_ns, np.array([rests_j[0], *own_j.tolist(), rests_j[1]])
+
     def _between_rests_j(self, stretch: Stretch) -> float | None:
-        """From the meter's last update before it to the first one after it, without the rest in between."""
+        """What it drew, without the rest on both sides of it; None where there is none."""
+        found = self._updates(stretch)
+        if found is None:
+            return None
+        first, last = found
+        around_ns = int(self.power.edges_ns[last] - self.power.edges_ns[first])
+        rested_s = around_ns / NS_PER_S - stretch.seconds
+        return float(self.power.energy_j[first:last].sum()) - self.rest_w * rested_s
+
+    def _updates(self, stretch: Stretch) -> tuple[int, int] | None:
+        """The numbers of the meter's last update before it and of the first one after it, where these are in
+        rests."""
         pause_ns, edges = round(stretch.pause_s * NS_PER_S), self.power.edges_ns
         if not pause_ns or not self.rest_w:
             return None
@@ -67,10 +111,7 @@ class Metered:
         if first < 0 or last >= len(edges):
             return None
         before_ns, after_ns = stretch.start_ns - int(edges[first]), int(edges[last]) - stretch.end_ns
-        if before_ns > pause_ns or after_ns > pause_ns:
-            return None
-        rested_s = (before_ns + after_ns) / NS_PER_S
-        return float(self.power.energy_j[first:last].sum()) - self.rest_w * rested_s
+        return (first, last) if max(before_ns, after_ns) <= pause_ns else None
 
 
 def _rest_w(power: PowerTrace, stretches: Sequence[Stretch]) -> float:

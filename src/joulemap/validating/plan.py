@@ -21,6 +21,9 @@ FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
 REFERENCES = 2
 """Blocks of each kind that eased ones refer to, for one of each target: on these every truth depends."""
+LONGER = 2
+"""And these blocks last so many times as long: each begins after a rest, before the GPU is as warm as it is
+in the program and its clocks as low."""
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0

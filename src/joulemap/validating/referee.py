@@ -36,6 +36,7 @@ from joulemap.validating.metered import Metered
 from joulemap.validating.plan import (
     AS_IT_IS,
     EASED_EXTRA,
+    LONGER,
     WAITS_LONGER,
     Turns,
     Wanted,
@@ -291,7 +292,7 @@ class Referee:
                 "target": target.number,
                 "times": count,
                 "ease": ease,
-                "steps": steps,
+                "steps": steps * LONGER if target in (AS_IT_IS, WAITS_LONGER) else steps,
                 "rest": rest,
                 "rest_ease": rest_ease,
                 "pause_s": self._pause_s(power.period_s),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from joulemap.accounting import Footprint, Rule, attribute
-from joulemap.calibration.recorded import calibrated
+from joulemap.calibration.recorded import Calibrated, calibrated
 from joulemap.labels import Labels
 from joulemap.recording import Recording
-from joulemap.traces import Steps
+from joulemap.traces import PowerTrace, Steps
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Name, Target
 
@@ -27,22 +27,17 @@ class Charge:
 
 
 def charged(
-    recording: Recording, rule: Rule, targets: Sequence[Target], chosen: Steps, label: str, domain: str
+    recording: Recording, rule: Rule, targets: Sequence[Target], chosen: Steps, label: str, power: PowerTrace
 ) -> dict[int, Charge]:
     """By number of the target. The traced steps are accounted, and the plain ones that they stand for;
-    whatever else was run is left out."""
-    power = [one for one in recording.power() if one.domain.name == domain]
-    shares = {name: one for name, one in recording.shares().items() if name == domain}
-    weights = _weights(recording, chosen) if rule == "calibrated" else {}
+    whatever else was run is left out. ``power`` is what the device drew for the program."""
+    weights = _weights(calibrated(recording, chosen, power)) if rule == "calibrated" else {}
     window = recording.info.window_ns
-    footprint = attribute(
-        recording.events(), power, rule, steps=chosen, window_ns=window, shares=shares, **weights
-    )
+    footprint = attribute(recording.events(), [power], rule, steps=chosen, window_ns=window, **weights)
     return per_step(footprint, targets, int((chosen.label.codes == chosen.label.code(label)).sum()))
 
 
-def _weights(recording: Recording, chosen: Steps) -> dict[str, Any]:
-    found = calibrated(recording, chosen)
+def _weights(found: Calibrated) -> dict[str, Any]:
     return {
         "weights": found.weights.watts,
         "idle_weight": {found.calibration.device: found.calibration.idle_w},

@@ -13,9 +13,9 @@ from joulemap.calibrating import calibrate
 from joulemap.calibration.book import Book
 from joulemap.calibration.recorded import Calibrated, calibrated, own_power
 from joulemap.errors import InputError, JoulemapError
+from joulemap.frameworks.torch.caches import FIRST, STEPS
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import Ran, run
-from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
@@ -58,8 +58,9 @@ def experiment(
     with tempfile.TemporaryDirectory() as folder:
         referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
+        first = min(FIRST, warm_up - STEPS) if warm_up >= STEPS else None
         try:
-            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=True)
+            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=first)
         finally:
             referee.stop()
     if ran.problem is not None:
@@ -76,17 +77,17 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             f"Nothing could be validated: {referee.problem or referee.reached}.",
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
-    steps = only_plain(_steps(path), referee.stretches, referee.label)
-    costs, notes = _calibrated(path, power, calibrate_s, steps)
     recording = load(path)
     own = own_power(recording, power)
-    idle_w = _idle_w(costs, power)
     stretches = clocked(referee.stretches, recording, power.domain.device)
     metered = Metered.of(own, stretches)
+    steps, drawn = only_plain(_steps(path), stretches, referee.label), metered.refined(stretches)
+    costs, notes = _calibrated(path, calibrate_s, steps, drawn)
+    idle_w = _idle_w(costs, power)
     easing = Easing.of(metered, stretches)
     busy_s = {one.number: one.step_s for one in referee.targets}
     known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0, easing)
-    charges = _charges(recording, referee, steps, costs is not None)
+    charges = _charges(path, referee, steps, drawn, costs is not None)
     rows = _rows(referee.targets, known, charges)
     base = plain(referee.stretches)
     count = sum(one.steps for one in base)
@@ -126,7 +127,7 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
 
 
 def _calibrated(
-    path: Path, power: PowerTrace, calibrate_s: float, steps: Steps
+    path: Path, calibrate_s: float, steps: Steps, power: PowerTrace
 ) -> tuple[Calibrated | None, list[str]]:
     """Replay the operations by themselves, now that the device is free."""
     if calibrate_s <= 0:
@@ -135,7 +136,7 @@ def _calibrated(
         calibration = calibrate(load(path), calibrate_s, Book())
         if calibration.device != power.domain.device:
             return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
-        found = calibrated(load(path), steps)
+        found = calibrated(load(path), steps, power)
         return found, [*found.notes(), *found.warnings()]
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
@@ -148,9 +149,9 @@ def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
 
 
 def _charges(
-    recording: Recording, referee: Referee, steps: Steps, with_costs: bool
+    path: Path, referee: Referee, steps: Steps, power: PowerTrace, with_costs: bool
 ) -> dict[str, dict[int, Charge]]:
-    asked = (referee.targets, steps, referee.label, referee.domain)
+    recording, asked = load(path), (referee.targets, steps, referee.label, power)
     found = {TIME: charged(recording, "exact", *asked)}
     if with_costs:
         found[CALIBRATED] = charged(recording, "calibrated", *asked)

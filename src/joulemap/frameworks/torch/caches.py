@@ -2,8 +2,8 @@
 
 That makes a difference of up to twice to what an operation costs: a sum of activations that were just
 computed reads the cache, a product with weights that were used a step ago the memory. So two steps of the
-program are looked at, every operation of them, before it is traced: where its tensors are, and how much else
-has been touched since each was. The first step fills the cache; the second tells.
+program are looked at, every operation of them, before it is traced: where its tensors lie, and whether so
+much has been touched since that they are gone. The first step fills the cache; the second tells.
 
 A look costs some microseconds an operation. It is made where operations will be executed again, by
 themselves or in place.
@@ -14,20 +14,27 @@ from __future__ import annotations
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.repeating import Operands, operands
-from joulemap.frameworks.torch.rotation import cache_bytes
+from joulemap.frameworks.torch.rotation import cache_bytes, counted, reach, tensors_in
 
 FILE = "caches.json"
 FIRST = 5
 """The step that is looked at first: the ones before may compile, or choose algorithms."""
 STEPS = 2
-
+PAGE = 64 * 1024
+"""Memory is in the cache or not by pages of so many bytes."""
+SAMPLED = 256
+"""Of a tensor so many pages are looked for, at most."""
 _ANY = ""
+_COPIES = ("_to_copy", "clone")
+"""Each does its work by calling ``copy_``, which is what the profiler knows."""
 
 Cold = dict[tuple[str, Operands], str]
 """By operation and operands, a letter for each of these: 1 where it is mostly not in the cache, else 0. Where
@@ -35,65 +42,66 @@ all that have such operands agree, also without the operation: many are called b
 
 
 class Cache:
-    """Memory that was touched last, up to a size: storages by address, the latest at the end."""
+    """The pages of memory that were touched last, as many as fit; the latest at the end."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._held = size, 0
-        self._recent: OrderedDict[int, int] = OrderedDict()
+        self._most = size // PAGE
+        self._recent: OrderedDict[int, None] = OrderedDict()
 
-    def holds(self, address: int, size: int) -> bool:
-        """Whether that much was touched so lately that all since then fits beside it."""
-        since = size
-        for other, touched in reversed(self._recent.items()):
-            if other == address:
-                return since <= self._size
-            since += touched
-            if since > self._size:
-                return False
-        return False
+    def holds(self, begin: int, end: int) -> bool:
+        """Whether most of what lies between two addresses is there."""
+        first, last = begin // PAGE, max(end - 1, begin) // PAGE
+        pages = range(first, last + 1, max((last - first) // SAMPLED, 1))
+        return 2 * sum(page in self._recent for page in pages) > len(pages)
 
-    def touch(self, address: int, size: int) -> None:
-        """Read or write; what is long gone is forgotten."""
-        self._held += size - self._recent.pop(address, 0)
-        self._recent[address] = size
-        while self._held > 2 * self._size and len(self._recent) > 1:
-            self._held -= self._recent.popitem(last=False)[1]
+    def touch(self, begin: int, end: int) -> None:
+        """Read or write it: from its beginning to its end, so that the end is what is left of much."""
+        first, last = begin // PAGE, max(end - 1, begin) // PAGE
+        for page in range(max(first, last + 1 - self._most), last + 1):
+            self._recent[page] = None
+            self._recent.move_to_end(page)
+        while len(self._recent) > self._most:
+            self._recent.popitem(last=False)
 
 
 class Look:
     """What the cache holds whenever an operation begins, by what went before."""
 
     def __init__(self, cache: Cache, device: str = "cuda") -> None:
-        self._cache, self._device = cache, device
+        self._cache, self.device = cache, device
         self._seen: dict[tuple[str, Operands], list[int]] = {}
         self.counts = self.is_over = False
 
     def mode(self) -> Any:
         """Looks on while it is entered, in this thread and in those of its backward passes."""
+        import torch
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        look = self
+        look, composite = self, torch._C.DispatchKey.CompositeImplicitAutograd
 
         class Looking(TorchDispatchMode):  # type: ignore[misc]
+            supports_higher_order_operators = True
+
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return False  # or the compiler would be imported for it, which takes a second
+
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 given = kwargs or {}
-                if look.is_over:
-                    return func(*args, **given)
-                if _is_composite(func):  # without gradients it comes here before it is taken apart
-                    with self:
-                        result = func.decompose(*args, **given)
-                    if result is not NotImplemented:
-                        return result
+                if torch.is_inference_mode_enabled() and _is_made_of_others(func, look.device):
+                    with _as_it_was_called(func, look.device), self:
+                        return func._op_dk(composite, *args, **given)
                 result = func(*args, **given)
-                look.safely_see(func._schema, (*args, *given.values()), result)
+                if not look.is_over:
+                    look.safely_see(func, (*args, *given.values()), result)
                 return result
 
         return Looking()
 
-    def safely_see(self, schema: Any, given: Sequence[Any], result: Any) -> None:
+    def safely_see(self, func: Any, given: Sequence[Any], result: Any) -> None:
         """The program has its result, whatever comes of the look."""
         try:
-            self.see(schema, given, result)
+            self.see(func._schema, given, result)
         except Exception:  # noqa: BLE001 - a tensor of a kind that has no memory, say: nothing is known then
             self.is_over = True
             self._seen.clear()
@@ -102,19 +110,21 @@ class Look:
         """An operation has been called; one that returns a view has touched nothing."""
         if any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns):
             return
-        tensors = list(_tensors(given))
-        if not any(one.device.type == self._device for one in tensors):
+        tensors, made = counted(tensors_in(given)), tensors_in([result])
+        if not any(one.device.type == self.device for one in (*tensors, *made)):
             return
-        touched = [(_address(one), one.numel() * one.element_size()) for one in tensors]
+        name = schema.name.removeprefix("aten::")
         if self.counts:
-            found = [int(not self._cache.holds(*one)) for one in touched]
-            key = schema.name.removeprefix("aten::"), operands(given)
-            before = self._seen.get(key, [0] * (len(found) + 1))
-            self._seen[key] = [sum(pair) for pair in zip(before, (1, *found), strict=True)]
-        for one in touched:
-            self._cache.touch(*one)
-        for made in _tensors([result]):
-            self._cache.touch(_address(made), made.numel() * made.element_size())
+            self._count(name, tensors, operands(given))
+            if name in _COPIES:
+                self._count("copy_", [*made, *tensors], operands((*made, *given)))
+        for one in (*tensors, *made):
+            self._cache.touch(*_span(one))
+
+    def _count(self, name: str, tensors: Sequence[Any], key: Operands) -> None:
+        found = [int(not self._cache.holds(*_span(one))) for one in tensors]
+        before = self._seen.get((name, key), [0] * (len(found) + 1))
+        self._seen[name, key] = [sum(pair) for pair in zip(before, (1, *found), strict=True)]
 
     def write(self, folder: Path) -> None:
         """What was seen, beside the sessions."""
@@ -146,20 +156,50 @@ def cold_of(op: str, given: Operands, known: Cold) -> str:
 
 
 def new_look() -> Look | None:
-    """Of the current GPU; None without one, and where compiled code runs, which must not be looked into."""
+    """Of the current GPU, where the program can be looked at and be the same: compiled code must not be
+    looked into, and whoever looks on already may want to leave before us."""
     import torch
 
-    if not gpus.in_use() or _compiles():
+    if not gpus.in_use() or _compiles() or current_mode() is not None:
         return None
     size = cache_bytes(torch.device("cuda", torch.cuda.current_device()))
-    return Look(Cache(size)) if size else None
+    return Look(Cache(size)) if size >= PAGE else None
 
 
-def is_innermost(mode: Any) -> bool:
-    """Whether a mode may be left: the program has entered none inside of it."""
+def _is_made_of_others(func: Any, device: str) -> bool:
+    """Whether an operation calls others. In inference mode such a one comes to us, and not these; with
+    autograd it is the other way round."""
+    has = _has_kernel(func)
+    return has("CompositeImplicitAutograd") and not has(device.upper())
+
+
+@contextmanager
+def _as_it_was_called(func: Any, device: str) -> Iterator[None]:
+    """What an operation calls finds the dispatcher as the program had it, and not as it is for us: with views
+    that are tracked, and autocast, unless that has been done for the operation itself."""
+    import torch
+
+    autocast = f"Autocast{device.upper()}"
+    with torch._C._RestorePythonTLSSnapshot():
+        if not _has_kernel(func)(autocast):
+            yield
+            return
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, autocast))
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            yield
+
+
+def _has_kernel(func: Any) -> Callable[[str], bool]:
+    import torch
+
+    return partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+
+
+def current_mode() -> Any:
+    """The mode that was entered last in this thread and not left, if any."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    return _get_current_dispatch_mode() is mode
+    return _get_current_dispatch_mode()
 
 
 def _compiles() -> bool:
@@ -169,21 +209,9 @@ def _compiles() -> bool:
     return bool(counters.get("frames"))
 
 
-def _is_composite(func: Any) -> bool:
-    import torch
-
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[Any]:
-    import torch
-
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _address(tensor: Any) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+def _span(tensor: Any) -> tuple[int, int]:
+    """From where to where a tensor lies; ``ValueError`` for one that lies nowhere."""
+    begin = int(tensor.data_ptr())
+    if not begin and tensor.numel():
+        raise ValueError("it has no memory")
+    return begin, begin + reach(tensor) * tensor.element_size()

@@ -60,12 +60,12 @@ def filled_in(shapes: list[Any], strides: list[Any], types: list[Any], inputs: I
 
 def tensors_of(shapes: str, types: str) -> tuple[tuple[tuple[int, ...], str], ...]:
     """Shape and type of every tensor in a signature, in order; a list of tensors, whatever its type is
-    called, as its tensors, of which the profiler tells no types."""
+    called, as its tensors, of which the profiler tells no types; and no numbers."""
     found: list[tuple[tuple[int, ...], str]] = []
     for shape, kind in zip(json.loads(shapes or "[]"), json.loads(types or "[]"), strict=False):
         if kind == LIST or any(isinstance(one, list) for one in shape):
             found += [(tuple(one), "") for one in shape]
-        elif kind not in ("", "Scalar", "ScalarList"):
+        elif kind not in ("", "Scalar", "ScalarList") and (shape or kind not in ("double", "long int")):
             found.append((tuple(shape), kind))
     return tuple(found)
 

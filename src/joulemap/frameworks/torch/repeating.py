@@ -11,12 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any
 
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.rotation import (
     cache_bytes,
+    copied,
+    counted,
     free_bytes,
     size_of,
     tensors_in,
@@ -50,13 +52,13 @@ Operands = tuple[tuple[tuple[int, ...], str], ...]
 
 
 def operands(values: Sequence[Any]) -> Operands:
-    """Of a call's arguments."""
+    """Of a call's arguments; a number may come as a tensor or not, and is none."""
     import torch
 
     found: list[tuple[tuple[int, ...], str]] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append((tuple(value.shape), _word(value.dtype)))
+            found += [(tuple(value.shape), _word(value.dtype))] if counted([value]) else []
         elif isinstance(value, (list, tuple)):
             found += [(shape, "") for shape, _ in operands(value)]  # of lists the profiler tells no types
     return tuple(found)
@@ -204,34 +206,45 @@ def _device_of(first: Any) -> Any:
 
 class Turns:
     """Calls with copies of operands that come from memory in the program: the ones that it was called with
-    are in the cache by now. As many take turns as it takes to leave that, within bounds."""
+    are in the cache by now. As many take turns as it takes to leave that, within bounds; indices are never
+    another call's. Copies are kept until others are wanted."""
 
     def __init__(self, cold: Mapping[tuple[str, Operands], str]) -> None:
         self._cold = cold
+        self._target = -1
         self._copies: dict[tuple[str, Operands], list[list[Any]]] = {}
 
-    def next(self, what: tuple[str, Operands], call: Any) -> Callable[[], Any]:
-        """What to execute in its place."""
-        cold = self._cold.get(what, "")
-        if "1" not in cold:
-            return cast("Callable[[], Any]", call)
-        tensors = [one for one, letter in zip(tensors_in(call), cold, strict=False) if letter == "1"]
-        if what not in self._copies:
-            self._copies[what] = _copied(tensors)
-        copies = self._copies[what]
-        copies.append(copies.pop(0))
-        instead = {id(one): other for one, other in zip(tensors, copies[-1], strict=True)}
-        return cast("Callable[[], Any]", with_tensors(call, instead))
+    def of(self, target: int, what: tuple[str, Operands], call: Any) -> list[Any]:
+        """What to execute in its place, one after the other: the one that was not for longest first."""
+        letters = zip(counted(tensors_in(call)), self._cold.get(what, ""), strict=False)
+        tensors = [one for one, letter in letters if letter == "1" and one.is_floating_point()]
+        if not tensors:
+            return [call]
+        if target != self._target:
+            self._copies.clear()
+            self._target = target
+        copies = self._copies.get(what) or self._copies.setdefault(what, _copies(tensors))
+        return [
+            with_tensors(call, {id(one): other for one, other in zip(tensors, some, strict=True)})
+            for some in copies
+        ]
+
+    def taken(self, what: tuple[str, Operands], many: int) -> None:
+        """So many of them were executed: the next has its turn first."""
+        copies = self._copies.get(what)
+        if copies:
+            many %= len(copies)
+            self._copies[what] = copies[many:] + copies[:many]
 
 
-def _copied(tensors: Sequence[Any]) -> list[list[Any]]:
-    """As they lie in memory."""
+def _copies(tensors: Sequence[Any]) -> list[list[Any]]:
+    """So many that they leave the cache."""
     import torch
 
     device = tensors[0].device
     free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_bytes(device)
-    many = wanted(sum(map(size_of, tensors)), cache_bytes(device), free)
-    return [[one.detach().clone() for one in tensors] for _ in range(many)]
+    many = wanted(size_of(tensors), cache_bytes(device), free)
+    return [[copied(one) for one in tensors] for _ in range(many)]
 
 
 class Repeater:
@@ -323,9 +336,11 @@ class Repeater:
     def _again(self, target: int, what: tuple[str, Operands], execute: Any) -> None:
         """Each result is gone before the next is made. What fails here (memory) is not the program's."""
         try:
-            for _ in range(self.more):
-                self._turns.next(what, execute)()
+            calls = self._turns.of(target, what, execute)
+            for number in range(self.more):
+                calls[number % len(calls)]()
                 self.extra[target] += 1
+            self._turns.taken(what, self.more)
         except Exception as error:  # noqa: BLE001 - the program has its result
             self.refused[target] = f"it could not be executed again: {type(error).__name__}"
 

@@ -22,7 +22,7 @@ def copies(first: Callable[[], Any], device: Any, cold: str = "") -> int:
     has all of them in its cache."""
     if cold and "1" not in cold:
         return 1
-    size = sum(map(size_of, _of(tensors_in(first), cold, "1"))) if cold else size_of(first)
+    size = size_of(_of(tensors_in(first), cold, "1")) if cold else size_of(first)
     return wanted(size, cache_bytes(device), free_bytes(device))
 
 
@@ -60,8 +60,33 @@ def tensors_in(call: Any) -> list[Any]:
     return [one for part in call for one in tensors_in(part)] if isinstance(call, (list, tuple)) else []
 
 
+def counted(tensors: Sequence[Any]) -> list[Any]:
+    """Those that count as operands: not numbers that PyTorch has made a tensor of."""
+    import torch
+
+    numbers = (torch.float64, torch.int64)
+    return [one for one in tensors if one.dim() or one.dtype not in numbers]
+
+
+def reach(tensor: Any) -> int:
+    """How many elements lie from the first of a tensor to its last, however it is strided."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum(
+        int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def copied(tensor: Any) -> Any:
+    """A tensor like another, which lies in memory as that does."""
+    if not tensor.numel():
+        return tensor
+    whole = tensor.detach().as_strided((reach(tensor),), (1,))
+    return whole.clone().as_strided(tensor.shape, tensor.stride())
+
+
 def _of(tensors: Sequence[Any], cold: str, which: str) -> list[Any]:
-    return [one for one, letter in zip(tensors, cold, strict=False) if letter == which]
+    return [one for one, letter in zip(counted(tensors), cold, strict=False) if letter == which]
 
 
 def wanted(size: int, cache: int, free: int) -> int:
@@ -72,7 +97,7 @@ def wanted(size: int, cache: int, free: int) -> int:
 
 def size_of(operands: Any) -> int:
     """The bytes of all tensors in a call, or in what it was given."""
-    return sum(int(one.numel() * one.element_size()) for one in tensors_in(operands))
+    return sum(int(reach(one) * one.element_size()) for one in tensors_in(operands))
 
 
 def cache_bytes(device: Any, of_cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
