@@ -2,7 +2,7 @@
 
 Does what ``joulemap validate --stop studies/accuracy/programs.py …`` does, and calibrates once for every
 budget that is asked for, from nothing, so that one experiment tells what is left of the error as the budget
-shrinks.
+shrinks. With ``--keep`` the recording stays, and what was found in the run; ``--again`` reports on it anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
+import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ from joulemap.validating.validate import Experiment, experiment, report_of
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 WARM_UP = 10
+RECORDING, KEPT = "run.joulemap", "kept.pickle"
 
 
 def main() -> None:
@@ -35,19 +38,34 @@ def main() -> None:
         "--output", type=Path, default=Path("accuracy"), help="folder for reports and pictures"
     )
     parser.add_argument("--name", help="of the reports; that of the program where it is left out")
+    parser.add_argument("--keep", type=Path, help="folder for what a report can be made of again")
+    parser.add_argument("--again", type=Path, nargs="+", help="report on what was kept, and run nothing")
     asked, program = parser.parse_known_args()
     asked.output.mkdir(parents=True, exist_ok=True)
+    if asked.again:
+        for folder in asked.again:
+            found, took_s, called = pickle.loads((folder / KEPT).read_bytes())
+            write(report_of(folder / RECORDING, found, 0.0), took_s, called, asked.output / folder.name)
+        return
     wanted = Wanted(budget_s=asked.budget, least_share=asked.least, modules=asked.modules, stop=True)
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "run.joulemap"
+        path, called = Path(scratch) / RECORDING, " ".join(program)
         found = experiment([str(PROGRAMS), *program], path, wanted, WARM_UP, say)
         for budget_s in asked.calibration:
             report, took_s = calibrated(path, found, budget_s)
-            name = asked.output / f"{asked.name or program[0]}-{budget_s:g}s"
-            content = report.to_json() | {"calibration_s": took_s}
-            name.with_suffix(".json").write_text(json.dumps(content, indent=1))
-            name.with_suffix(".svg").write_text(picture(report, f"Joules a step: {' '.join(program)}"))
-            say(f"calibrated for {took_s:.0f} s: {name}.json")
+            name = f"{asked.name or program[0]}-{budget_s:g}s"
+            if asked.keep is not None:
+                shutil.copytree(path, asked.keep / name / RECORDING)
+                (asked.keep / name / KEPT).write_bytes(pickle.dumps((found, took_s, called)))
+            write(report, took_s, called, asked.output / name)
+
+
+def write(report: Report, took_s: float, program: str, name: Path) -> None:
+    """A report, and its picture."""
+    content = report.to_json() | {"calibration_s": took_s}
+    name.with_suffix(".json").write_text(json.dumps(content, indent=1))
+    name.with_suffix(".svg").write_text(picture(report, f"Joules a step: {program}"))
+    say(f"calibrated for {took_s:.0f} s: {name}.json")
 
 
 def calibrated(path: Path, found: Experiment, budget_s: float) -> tuple[Report, float]:

@@ -2,7 +2,7 @@
 
 Operations of several sizes are replayed with operands that take turns, as calibration does, and with the same
 ones every time, which stay in the cache if they fit. Says by how much time and energy of one execution
-differ.
+differ. Sums of one tensor, over and over, tell how much that is: what a megabyte takes, by how many it has.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from joulemap.frameworks.torch.replayer import Replayer
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
+from joulemap.units import fmt
 from studies.page import markdown
 
 SIZES = (1024, 2048, 4096, 8192)
 """Rows and columns: 2 to 128 MB in bfloat16."""
+SUMMED = (4, 8, 16, 24, 28, 32, 36, 40, 48, 56, 64, 96, 128)
+"""MiB of the tensors that are summed."""
 PASSES, SECONDS = 1, 0.8
 TURNS, SAME = "turns", "same"
 
@@ -40,19 +43,28 @@ def calls() -> Iterator[tuple[str, int, Operation]]:
             yield op, size, Operation(op, json.dumps(shapes), json.dumps(strides), json.dumps(types), "")
 
 
+def sums() -> Iterator[tuple[int, Operation]]:
+    """What is replayed with the same operand only."""
+    for size in SUMMED:
+        shapes, strides = json.dumps([[size, 512 * 1024]]), json.dumps([[512 * 1024, 1]])
+        yield size, Operation("aten::sum", shapes, strides, '["c10::BFloat16"]', "")
+
+
 def replay(result: Path, device: str) -> None:
-    """Every operation both ways, all others in between."""
+    """Every operation both ways, all others in between; then the sums."""
+    both = [(how, operation) for _, _, operation in calls() for how in (TURNS, SAME)]
+    with result.open("w") as file:
+        for how, operation in [*both * PASSES, *((SAME, operation) for _, operation in sums())]:
+            print(json.dumps(_replayed(how, operation, device)), file=file, flush=True)
+
+
+def _replayed(how: str, operation: Operation, device: str) -> dict[str, Any]:
     import torch
 
-    kinds = {TURNS: Replayer, SAME: Same}
-    with result.open("w") as file:
-        for _ in range(PASSES):
-            for _, _, operation in calls():
-                for how, kind in kinds.items():
-                    replayer = kind(Call.of(operation.key), torch.device(device))
-                    said = executed([replayer], SECONDS, torch.device(device))
-                    line = {"key": f"{how} {operation.key}", **said, "executions": said["executions"][0]}
-                    print(json.dumps(line), file=file, flush=True)
+    kind = Same if how == SAME else Replayer
+    replayer = kind(Call.of(operation.key), torch.device(device))
+    said = executed([replayer], SECONDS, torch.device(device))
+    return {"key": f"{how} {operation.key}", **said, "executions": said["executions"][0]}
 
 
 class Same(Replayer):
@@ -88,6 +100,16 @@ def rows(found: dict[str, Cost]) -> list[list[str]]:
     return said
 
 
+def rows_of_sums(found: dict[str, Cost]) -> list[list[str]]:
+    """By size: what a mebibyte takes."""
+    said = []
+    for size, operation in sums():
+        cost = found.get(f"{SAME} {operation.key}")
+        if cost is not None:
+            said.append([f"{size} MiB", fmt(cost.seconds / size, "s"), fmt(cost.energy_j / size, "J")])
+    return said
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -97,8 +119,10 @@ def main() -> None:
     if asked.into is not None:
         replay(asked.into, asked.device)
         return
+    found = measured(asked.device)
     head = ("operation", "operands and result", "time", "energy")
-    sys.stdout.write(markdown(head, rows(measured(asked.device))))
+    sys.stdout.write(markdown(head, rows(found)) + "\n")
+    sys.stdout.write(markdown(("summed", "time of a MiB", "energy of a MiB"), rows_of_sums(found)))
 
 
 if __name__ == "__main__":

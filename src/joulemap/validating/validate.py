@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from joulemap.api import load
 from joulemap.calibrating import calibrate
 from joulemap.calibration.book import Book
-from joulemap.calibration.recorded import Calibrated, calibrated, own_power
+from joulemap.calibration.recorded import CALIBRATION, Calibrated, calibrated, own_power
 from joulemap.errors import InputError, JoulemapError
 from joulemap.frameworks.torch.caches import FIRST, STEPS
 from joulemap.recorder.budget import Plan
-from joulemap.recorder.run import Ran, run
+from joulemap.recorder.run import run
+from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
@@ -38,16 +39,26 @@ INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 @dataclass(frozen=True)
 class Experiment:
-    """What came back from the program's run."""
+    """What came back from the program's run, beside the recording. ``failure`` is the program's exit code,
+    where it failed by itself; the end that ``--stop`` asked for is no failure."""
 
-    referee: Referee
-    ran: Ran
+    label: str
+    domain: str
+    waits: bool
+    targets: Sequence[Target]
+    refused: Mapping[int, str]
+    stretches: Sequence[Stretch]
+    blocks: int
+    restless: int
+    reached: str
+    problem: str
+    failure: int
 
-    @property
-    def failure(self) -> int:
-        """The program's exit code, where it failed by itself. The end that ``--stop`` asked
-        for is no failure."""
-        return 0 if self.referee.stopped and self.ran.code in INTERRUPTED else self.ran.code
+    @classmethod
+    def of(cls, referee: Referee, code: int) -> Experiment:
+        """When it is over."""
+        said = {one.name: getattr(referee, one.name) for one in fields(cls) if one.name != "failure"}
+        return cls(**said, failure=0 if referee.stopped and code in INTERRUPTED else code)
 
 
 def experiment(
@@ -65,53 +76,55 @@ def experiment(
             referee.stop()
     if ran.problem is not None:
         raise ran.problem
-    return Experiment(referee, ran)
+    return Experiment.of(referee, ran.code)
 
 
 def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
-    """Everything that there is to say about a program's run."""
-    referee = found.referee
-    power = next((one for one in load(path).power() if one.domain.name == referee.domain), None)
-    if power is None or not referee.targets:
+    """Everything that there is to say about a program's run; calibrated before, for so long, or with the
+    costs that the recording carries."""
+    power = next((one for one in load(path).power() if one.domain.name == found.domain), None)
+    if power is None or not found.targets:
         raise InputError(
-            f"Nothing could be validated: {referee.problem or referee.reached}.",
+            f"Nothing could be validated: {found.problem or found.reached}.",
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
+    missing = _replayed(path, calibrate_s)
     recording = load(path)
     own = own_power(recording, power)
-    stretches = clocked(referee.stretches, recording, power.domain.device)
+    stretches = clocked(found.stretches, recording, power.domain.device)
     metered = Metered.of(own, stretches)
-    steps, drawn = only_plain(_steps(path), stretches, referee.label), metered.refined(stretches)
-    costs, notes = _calibrated(path, calibrate_s, steps, drawn)
+    steps, drawn = only_plain(_steps(recording), stretches, found.label), metered.refined(stretches)
+    costs, notes = _calibrated(recording, steps, drawn)
     idle_w = _idle_w(costs, power)
     easing = Easing.of(metered, stretches)
-    busy_s = {one.number: one.step_s for one in referee.targets}
-    known = truths(busy_s, stretches, metered, idle_w if referee.waits else 0.0, easing)
-    charges = _charges(path, referee, steps, drawn, costs is not None)
-    rows = _rows(referee.targets, known, charges)
-    base = plain(referee.stretches)
+    busy_s = {one.number: one.step_s for one in found.targets}
+    known = truths(busy_s, stretches, metered, idle_w if found.waits else 0.0, easing)
+    charges = _charges(recording, found, steps, drawn, costs is not None)
+    rows = _rows(found.targets, known, charges)
+    base = plain(found.stretches)
     count = sum(one.steps for one in base)
     return Report(
         domain=power.domain,
         rows=rows,
-        not_validated=_missing(referee, known),
+        not_validated=_missing(found, known),
         step_j=step_energy_j(stretches, metered),
         step_s=sum(one.seconds for one in base) / max(count, 1),
         steps=count,
-        blocks=referee.blocks,
-        reached=referee.reached,
+        blocks=found.blocks,
+        reached=found.reached,
         easing=easing,
         notes=[
+            *missing,
             *notes,
             *_notes(found, rows),
-            *_shared(own, power, referee.stretches),
+            *_shared(own, power, found.stretches),
             *limit.remarks(recording, metered, stretches, easing),
         ],
     )
 
 
-def _steps(path: Path) -> Steps:
-    return load(path).steps() or Steps.from_columns(start_ns=[], end_ns=[])
+def _steps(recording: Recording) -> Steps:
+    return recording.steps() or Steps.from_columns(start_ns=[], end_ns=[])
 
 
 def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) -> list[str]:
@@ -126,20 +139,23 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
     ]
 
 
-def _calibrated(
-    path: Path, calibrate_s: float, steps: Steps, power: PowerTrace
-) -> tuple[Calibrated | None, list[str]]:
-    """Replay the operations by themselves, now that the device is free."""
-    if calibrate_s <= 0:
-        return None, []
+def _replayed(path: Path, calibrate_s: float) -> list[str]:
+    """Replay the operations by themselves, now that the device is free, or say why not."""
     try:
-        calibration = calibrate(load(path), calibrate_s, Book())
-        if calibration.device != power.domain.device:
-            return None, [f"{calibration.device} was calibrated, not {power.domain.device}."]
-        found = calibrated(load(path), steps, power)
-        return found, [*found.notes(), *found.warnings()]
+        if calibrate_s > 0:
+            calibrate(load(path), calibrate_s, Book())
     except JoulemapError as error:
-        return None, [f"Not calibrated: {error.message}"]
+        return [f"Not calibrated: {error.message}"]
+    return []
+
+
+def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[Calibrated | None, list[str]]:
+    if CALIBRATION not in recording.info.extra:
+        return None, []
+    found = calibrated(recording, steps, power)
+    if found.calibration.device != power.domain.device:
+        return None, [f"{found.calibration.device} was calibrated, not {power.domain.device}."]
+    return found, [*found.notes(), *found.warnings()]
 
 
 def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
@@ -149,13 +165,13 @@ def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
 
 
 def _charges(
-    path: Path, referee: Referee, steps: Steps, power: PowerTrace, with_costs: bool
+    recording: Recording, found: Experiment, steps: Steps, power: PowerTrace, with_costs: bool
 ) -> dict[str, dict[int, Charge]]:
-    recording, asked = load(path), (referee.targets, steps, referee.label, power)
-    found = {TIME: charged(recording, "exact", *asked)}
+    asked = (found.targets, steps, found.label, power)
+    charges = {TIME: charged(recording, "exact", *asked)}
     if with_costs:
-        found[CALIBRATED] = charged(recording, "calibrated", *asked)
-    return found
+        charges[CALIBRATED] = charged(recording, "calibrated", *asked)
+    return charges
 
 
 def _rows(
@@ -169,26 +185,26 @@ def _rows(
     return sorted(rows, key=lambda row: -row.truth_j)
 
 
-def _missing(referee: Referee, found: dict[int, Truth]) -> list[NotValidated]:
+def _missing(found: Experiment, known: dict[int, Truth]) -> list[NotValidated]:
     return [
-        NotValidated(one.kind, one.name, one.share, referee.refused.get(one.number, referee.reached))
-        for one in referee.targets
-        if one.number not in found
+        NotValidated(one.kind, one.name, one.share, found.refused.get(one.number, found.reached))
+        for one in found.targets
+        if one.number not in known
     ]
 
 
 def _notes(found: Experiment, rows: Sequence[Row]) -> list[str]:
-    referee, notes = found.referee, []
+    notes = []
     unsure = sum(not row.is_known for row in rows)
     if unsure:
         notes.append(
             f"{unsure} of {len(rows)} are not known well enough to count: fewer than {FEWEST} blocks, or an "
             "interval that reaches zero."
         )
-    if referee.restless:
-        notes.append(f"Before {referee.restless} of {referee.blocks} blocks the power was not level in time.")
-    if referee.problem:
-        notes.append(f"The experiment ended early: {referee.problem}.")
+    if found.restless:
+        notes.append(f"Before {found.restless} of {found.blocks} blocks the power was not level in time.")
+    if found.problem:
+        notes.append(f"The experiment ended early: {found.problem}.")
     if found.failure:
         notes.append(f"The program failed (exit code {found.failure}).")
     return notes
