@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from joulemap.accounting import attribute
+from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.recorded import Calibrated
-from joulemap.calibration.weights import BY_TIME_RMS, Weights, weigh, what_is_left
+from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
@@ -127,7 +128,7 @@ def test_a_device_that_was_not_calibrated_is_shared_by_time():
     rows = {row["name"]: row for row in footprint.to_records()}
     assert [rows[name]["energy_j"] for name in "abc"] == pytest.approx([75, 25, 10])
     assert [rows[name]["provenance"] for name in "abc"] == ["calibrated", "apportioned", "apportioned"]
-    assert sorted(footprint.cost_rms_j) == pytest.approx([0, 0, 7.5])
+    assert sorted(footprint.cost_rms_j) == pytest.approx([0, 25 * BY_TIME_RMS, 7.5])
     with pytest.raises(InputError, match="3 events need 3 cost_rms"):
         attribute(events, power, "calibrated", weights=[1, 1, 1], idle_weight=1.0, cost_rms=[0.1])
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.cost import TRANSFER_RMS, Cost
 from joulemap.calibration.operation import Operation, Place, on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.traces import PHASES, EventTrace, Float64
 
-BY_TIME_RMS = 0.25
-"""How far off what is shared by time is: eight kernels on an H200 were, on the mean by energy."""
 TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 102 to 107 % on an H200."""
 LEAST_REST = 0.5
