@@ -4,6 +4,7 @@
     python benchmarks/blocks.py --framework jax     JAX: a model of two such layers in linen
     python benchmarks/blocks.py --overhead 0        without sessions: hooks and monitor
     python benchmarks/blocks.py --overhead 0 --no-monitor      hooks alone
+    python benchmarks/blocks.py --block 0.25 llama-decode --batch 8     a program of studies/accuracy
 
 Processes that are run in turns differ by more than recording costs, and so does one machine from minute to
 minute. Blocks of a second do not: each recorded one is compared with the plain one beside it. In plain
@@ -11,6 +12,10 @@ blocks there is nothing of joulemap in the process, and the monitor is stopped; 
 it counts its budget, runs in recorded blocks only. CPU time is said beside the time, since it is what a busy
 machine disturbs least. A block ends when all its work is done. Steps that were made are counted against those
 that were noticed, so that hooks that miss some do not pass as cheap ones.
+
+Where a host is held up now and then for longer than a step takes, the mean says more of that than of
+recording. It falls on recorded blocks as on plain ones: so the middle half of all groups of blocks, and
+sessions by what they took, say what recording typically costs.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -170,10 +175,11 @@ def costs(blocks: list[Block]) -> dict[str, Cost]:
     traced: Any = np.array([one.traced for one in blocks]).reshape(-1, 4).any(axis=1)
     found = {}
     for unit, name in enumerate(("time", "CPU time")):
-        found[name] = _cost(groups[:, :, unit], recorded, traced)
-        if not traced.all():
-            without = groups[~traced, :, unit], recorded[~traced]
-            found[f"{name} of blocks without a session"] = _cost(*without, traced[~traced])
+        for cost, kind in ((_cost, name), (_typical_cost, f"{name}, typically")):
+            found[kind] = cost(groups[:, :, unit], recorded, traced)
+            if not traced.all():
+                without = groups[~traced, :, unit], recorded[~traced]
+                found[f"{kind}, of blocks without a session"] = cost(*without, traced[~traced])
     return found
 
 
@@ -190,6 +196,29 @@ def _cost(took_s: Any, recorded: Any, traced: Any) -> Cost:
     ratio = (recorded_s[drawn].sum(axis=1) + sessions_s) / (plain_s[drawn].sum(axis=1) + plain_s[kept].sum())
     low, high = (np.quantile(ratio, [0.025, 0.975]) - 1) * 100
     return Cost(float((recorded_s.sum() / plain_s.sum() - 1) * 100), float(low), float(high))
+
+
+def _typical_cost(took_s: Any, recorded: Any, traced: Any) -> Cost:
+    """The mean of the middle half of groups without a session, and what those with one took longer than that,
+    over all. The interval comes from drawing again."""
+    plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
+    chance, others = np.random.default_rng(0), np.flatnonzero(~traced if not traced.all() else traced)
+    kept = np.setdiff1d(np.arange(len(plain_s)), others)
+    ratios = (recorded_s / plain_s)[others]
+    usual = float(_middle(ratios))
+    drawn = _middle(chance.choice(ratios, (DRAWS, len(ratios))))
+    longer_s = (recorded_s - usual * plain_s)[kept].sum()
+    varies_s = chance.choice((recorded_s - usual * plain_s)[others], (DRAWS, len(kept))).sum(axis=1)
+    low, high = np.quantile(drawn + (longer_s + varies_s) / plain_s.sum(), [0.025, 0.975])
+    found = (usual + longer_s / plain_s.sum(), low, high)
+    return Cost(*(float(one - 1) * 100 for one in found))
+
+
+def _middle(values: Any) -> Any:
+    """The mean of the middle half."""
+    whole = np.sort(values, axis=-1)
+    quarter = whole.shape[-1] // 4
+    return whole[..., quarter : whole.shape[-1] - quarter].mean(axis=-1)
 
 
 def said(blocks: list[Block], account: Account) -> dict[str, Any]:
@@ -261,6 +290,17 @@ def _jax_program() -> Program:
     return step, lambda: jax.block_until_ready(trained)
 
 
+def _study_program(called: Sequence[str]) -> Program:
+    """One of PyTorch, on a GPU where there is one."""
+    import torch
+
+    sys.path.append(str(Path(__file__).parents[1]))
+    from studies.accuracy.programs import asked_for
+
+    here = torch.cuda.is_available()
+    return asked_for(called), torch.cuda.synchronize if here else lambda: None
+
+
 PROGRAMS = {"torch": _torch_program, "jax": _jax_program}
 
 
@@ -273,9 +313,12 @@ def main() -> int:
     parser.add_argument("--fewest", type=int, default=FEWEST, help="steps of one block, at least")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
     parser.add_argument("--no-monitor", dest="monitored", action="store_false", help="meter nothing")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, help="of studies/accuracy/programs.py, with its arguments"
+    )
     args = parser.parse_args()
     blocks, account = alternate(
-        PROGRAMS[args.framework](),
+        _study_program(args.program) if args.program else PROGRAMS[args.framework](),
         framework=args.framework,
         seconds=args.seconds,
         block_s=args.block,
@@ -286,9 +329,9 @@ def main() -> int:
     found = said(blocks, account)
     for name, value in found.items():
         if name != "costs":
-            print(f"{name:36} {value:.4g}")
+            print(f"{name:48} {value:.4g}")
     for name, cost in costs(blocks).items():
-        print(f"{name:36} {cost}")
+        print(f"{name:48} {cost}")
     return 0 if costs(blocks)["CPU time"].low <= 100 * args.overhead else 1
 
 

@@ -7,7 +7,7 @@ until they are interrupted.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -144,21 +144,26 @@ PROGRAMS = {
 }
 
 
-def main() -> None:
-    """Run one of them."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+def asked_for(arguments: Sequence[str] | None = None) -> Step:
+    """One step of a program, by what was said on the command line."""
+    parser = argparse.ArgumentParser(description="Run a program until it is interrupted.")
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=128, help="tokens")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try it out")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.manual_seed(0)
-    step = PROGRAMS[args.program](args)
-    with torch.set_grad_enabled(args.program.endswith("train")):
-        while True:
-            step()
+    trains = args.program.endswith("train")
+    return torch.set_grad_enabled(trains)(PROGRAMS[args.program](args))  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Run one of them."""
+    step = asked_for()
+    while True:
+        step()
 
 
 if __name__ == "__main__":
