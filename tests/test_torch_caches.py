@@ -1,9 +1,9 @@
-"""What a GPU's cache holds of an operation's operands in a program, and that they are as warm when it is
-executed again."""
+"""Which operands come from memory in a program: told by the profiler, with a CPU in the place of a GPU."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,25 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.calibration.operation import Operation  # noqa: E402
-from joulemap.frameworks.torch import caches, repeating, rotation  # noqa: E402
-from joulemap.frameworks.torch.caches import PAGE, STEPS, Cache, Look, cold_of, read_cold  # noqa: E402
+from joulemap.errors import JoulemapError  # noqa: E402
+from joulemap.frameworks.adapter import TracerBusy  # noqa: E402
+from joulemap.frameworks.torch import profiler, repeating, rotation  # noqa: E402
+from joulemap.frameworks.torch.caches import PAGE, Cache, cold_of, read_cold  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.repeating import Repeater, Turns, operands  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import copies, size_of, tensors_in, with_tensors  # noqa: E402
+from joulemap.frameworks.torch.touches import FILE, write_touches  # noqa: E402
+from joulemap.recorder import look  # noqa: E402
 from joulemap.recorder.inside import Inside  # noqa: E402
 from joulemap.recorder.look import LookingOn  # noqa: E402
 from joulemap.recorder.settings import Settings  # noqa: E402
 
 CPU = torch.device("cpu")
 FIRST = 3
-WIDE = 512
+WIDE = 1024
 SIZE = 4 * WIDE * WIDE
-"""Of the weights of a layer, in bytes: sixteen pages."""
+"""Of the weights of a layer, in bytes: 32 pages."""
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=40), st.integers(1, 12))
@@ -37,24 +41,35 @@ def test_a_cache_holds_what_was_touched_last(touched: list[tuple[int, int]], mos
     cache, order = Cache(most * PAGE), list[int]()
     for first, many in touched:
         pages = range(first, first + many)
-        begin, end = first * PAGE, (first + many) * PAGE
         held = sum(page in order[-most:] for page in pages)
-        assert cache.holds(begin, end) == (2 * held > many)
-        cache.touch(begin, end)
+        assert cache.holds(first * PAGE, many * PAGE) == (2 * held > many)
+        cache.touch([(first * PAGE, many * PAGE)])
         for page in pages:
             order = [*(other for other in order if other != page), page]
 
 
 def test_little_of_much_is_not_all_of_it() -> None:
     cache = Cache(10 * PAGE)
-    cache.touch(5 * PAGE, 5 * PAGE + 8)
-    assert cache.holds(5 * PAGE, 5 * PAGE + 100)
-    assert not cache.holds(5 * PAGE, 9 * PAGE)
+    cache.touch([(5 * PAGE, 8)])
+    assert cache.holds(5 * PAGE, 100)
+    assert not cache.holds(5 * PAGE, 4 * PAGE)
     assert not cache.holds(0, 1000 * PAGE)
+    nothing = Cache(PAGE - 1)
+    nothing.touch([(0, 100 * PAGE)])
+    assert not nothing.holds(99 * PAGE, 1)
     whole = torch.zeros(4 * PAGE)
     assert rotation.reach(whole[: 2 * PAGE : 2]) == 2 * PAGE - 1
     assert rotation.reach(torch.zeros(3, 1).expand(3, 100)) == 3
     assert rotation.reach(torch.zeros(0, 3)) == 0
+
+
+def test_what_is_touched_together_leaves_together() -> None:
+    """A result as large as what it is made of: half of each is left, and not all of the last one."""
+    cache = Cache(10 * PAGE)
+    cache.touch([(0, 10 * PAGE), (100 * PAGE, 10 * PAGE), (300 * PAGE, 0)])
+    held = [page for page in (*range(10), *range(100, 110)) if cache.holds(page * PAGE, PAGE)]
+    assert held == [*range(5, 10), *range(105, 110)]
+    assert cache.holds(300 * PAGE, 0)
 
 
 def chain() -> Any:
@@ -64,266 +79,236 @@ def chain() -> Any:
     return torch.nn.Sequential(*layers)
 
 
-def steps(model: Any, count: int, look: Look | None = None) -> list[Any]:
-    """Some of training; the last is looked at, after one that fills the cache."""
-    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, WIDE)
-    for number in range(count):
-        if look is not None:
-            look.counts = number == count - 1
-        with torch.enable_grad() if look is None else look.mode():
-            optimizer.zero_grad()
-            model(x).sum().backward()
-            optimizer.step()
-    return [one.detach().clone() for one in model.parameters()]
+def seen(folder: Path, size: int, step: Callable[[], Any], device: str = "cpu") -> dict[Any, str]:
+    """What the profiler says of a step, for a cache of that size."""
+    session = torch.autograd.profiler.profile(use_kineto=True, record_shapes=True, profile_memory=True)
+    with session:
+        step()
+    write_touches(session.kineto_results.experimental_event_tree(), folder, device, size)
+    return read_cold(folder)
 
 
 def test_weights_come_from_memory_and_what_was_just_computed_from_the_cache(tmp_path: Path) -> None:
-    look = Look(Cache(round(1.5 * SIZE)), "cpu")
-    seen = steps(chain(), 3, look)
-    look.write(tmp_path)
-    cold = read_cold(tmp_path)
+    model, x = chain(), torch.ones(2, WIDE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    step()
+    cold = seen(tmp_path, round(1.5 * SIZE), step)
     weight, through = ((WIDE, WIDE), "float"), ((2, WIDE), "float")
-    assert cold["addmm", (((WIDE,), "float"), through, weight)][1:] == "01"
+    key = (((WIDE,), "float"), through, weight)
+    assert cold["addmm", key][1:] == cold_of("addmm", key, cold)[1:] == "01"
     assert cold["tanh", (through,)] == "0"
     assert cold["tanh_backward", (through, through)][0] == "0"
-    assert all(torch.equal(a, b) for a, b in zip(seen, steps(chain(), 3), strict=True))
-    everything = Look(Cache(100 * SIZE), "cpu")
-    steps(chain(), 3, everything)
-    everything.write(tmp_path)
-    assert set("".join(read_cold(tmp_path).values())) == {"0"}
+    assert cold["linear", (through, weight, ((WIDE,), "float"))][:2] == "01"
+    assert cold_of("tanh", (weight,), cold) == ""
+    assert set("".join(seen(tmp_path, 100 * SIZE, step).values())) == {"0"}
 
 
-def test_what_is_elsewhere_or_only_looked_at_otherwise_touches_nothing() -> None:
-    x, held = torch.ones(WIDE, WIDE), Cache(3 * SIZE)
-    look = Look(held, "cpu")
-    with look.mode():
+@pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
+def test_what_is_computed_without_gradients_is_seen_as_well(tmp_path: Path, way: Callable[[], Any]) -> None:
+    model, x = chain(), torch.ones(2, WIDE)
+
+    def step() -> None:
+        with way(), torch.autocast("cpu", torch.bfloat16):
+            model(x)
+
+    step()
+    cold = seen(tmp_path, 2 * SIZE, step)
+    half = "c10::BFloat16"
+    weight, through = ((WIDE, WIDE), half), ((2, WIDE), half)
+    assert cold["addmm", (((WIDE,), half), through, weight)] == "000"  # casts have just been made
+    assert cold["copy_", (weight, ((WIDE, WIDE), "float"))][1] == "1"
+
+
+def test_views_and_what_is_elsewhere_touch_nothing(tmp_path: Path) -> None:
+    x, two = torch.ones(WIDE, WIDE), torch.tensor(2.0, dtype=torch.float64)
+
+    def step() -> None:
         x.view(-1).t()
-        assert not held._recent
-        y = x + 1
-    for one in (x, y):
-        assert held.holds(one.data_ptr(), one.data_ptr() + SIZE)
-    assert len(held._recent) <= 2 * (SIZE // PAGE + 1)
-    on_gpu = Look(Cache(SIZE))
-    on_gpu.counts = True
-    with on_gpu.mode():
-        x + 1
-    assert not on_gpu._seen
+        torch.empty_like(x)
+        torch.stack([x, x])
+        x.mul(0.5) + two
+
+    cold = seen(tmp_path, 10 * SIZE, step)
+    here = ((WIDE, WIDE), "float")
+    assert not {"view", "t", "empty_like"} & {op for op, _ in cold}
+    assert ("mul", (here,)) in cold
+    assert ("add", (here,)) in cold
+    assert ("cat", (((WIDE, WIDE), ""),) * 2) in cold or ("stack", (((WIDE, WIDE), ""),) * 2) in cold
+    assert not seen(tmp_path, 10 * SIZE, step, "cuda")
 
 
-def test_without_gradients_operations_are_seen_that_others_are_made_of() -> None:
-    look = Look(Cache(SIZE), "cpu")
-    look.counts = True
-    with torch.no_grad(), look.mode():
-        result = chain()(torch.ones(2, WIDE))
-    with torch.no_grad():
-        assert torch.equal(result, chain()(torch.ones(2, WIDE)))
-    assert {op for op, _ in look._seen} >= {"addmm", "tanh"}
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_inference_is_what_it_is_without_a_look(mixed: bool) -> None:
-    """There operations come that are made of others, which must not notice: neither autocast, nor views."""
-    layer, x = torch.nn.Linear(8, 8), torch.rand(2, 3, 8)
-
-    def results() -> list[Any]:
-        y = layer(x)
-        return [
-            y,
-            torch.cdist(x, x),
-            torch.nn.functional.scaled_dot_product_attention(y, y, y),
-            torch.nn.functional.layer_norm(x, (8,)),
-            torch.nn.functional.silu(y),
-            torch.einsum("bij,bkj->bik", x, x),
-            torch.nn.functional.cross_entropy(y.flatten(0, 1), torch.zeros(6, dtype=torch.long)),
-            layer.weight.reshape(4, 16),
-        ]
-
-    look = Look(Cache(SIZE), "cpu")
-    look.counts = True
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        plain = results()
-        with look.mode():
-            seen = results()
-        afterwards = results()
-    assert {one.dtype for one in plain} == ({torch.float32, torch.bfloat16} if mixed else {torch.float32})
-    for one, other in (*zip(plain, seen, strict=True), *zip(plain, afterwards, strict=True)):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-        assert one._is_view() == other._is_view()
-    assert seen[-1]._base is layer.weight
-    kind = "c10::BFloat16" if mixed else "float"
-    assert ("addmm", (((8,), kind), ((6, 8), kind), ((8, 8), kind))) in look._seen
-    assert {op for op, _ in look._seen} >= {"bmm", "_cdist_forward", "native_layer_norm", "nll_loss_forward"}
-
-
-def test_gradients_are_what_they_are_without_a_look() -> None:
-    """Some have a formula and a kernel of their own, which differ in the last bits."""
-
-    def gradient() -> Any:
-        x = torch.linspace(-3, 3, 1000, dtype=torch.bfloat16, requires_grad=True)
-        torch.nn.functional.silu(x).sum().backward()
-        return x.grad
-
-    with Look(Cache(SIZE), "cpu").mode():
-        seen = gradient()
-    assert torch.equal(seen, gradient())
-
-
-def test_a_copy_is_known_by_the_operation_that_makes_it(tmp_path: Path) -> None:
-    look = Look(Cache(100 * SIZE), "cpu")
-    look.counts = True
-    x = torch.ones(4, 5)
-    with look.mode():
-        x.to(torch.bfloat16)
-        x.mul(0.5)
-        x + torch.tensor(2.0, dtype=torch.float64)
-    look.write(tmp_path)
-    known = read_cold(tmp_path)
-    assert known["copy_", (((4, 5), "c10::BFloat16"), ((4, 5), "float"))][1] == "1"
-    assert ("mul", (((4, 5), "float"),)) in known
-    assert ("add", (((4, 5), "float"),)) in known
-
-
-def test_what_has_no_memory_ends_the_look_and_not_the_program() -> None:
-    look = Look(Cache(SIZE), "meta")
-    look.counts = True
-    with look.mode():
-        assert (torch.ones(3, device="meta") + 1).shape == (3,)
-        assert torch.equal(torch.ones(3) + 1, torch.full((3,), 2.0))
-    assert look.is_over
-    assert not look._seen
-
-
-def test_what_calls_another_with_the_same_operands_stands_for_it(tmp_path: Path) -> None:
-    one, other = [[[2, 3], "float"]], [[[4], "float"]]
-    rows = [["outer", one, "1"], ["add", other, "1"], ["mul", other, "0"]]
-    (tmp_path / caches.FILE).write_text(json.dumps(rows))
-    known = read_cold(tmp_path)
-    assert cold_of("inner", (((2, 3), "float"),), known) == "1"
-    assert cold_of("mul", (((4,), "float"),), known) == "0"
-    assert cold_of("div", (((4,), "float"),), known) == ""
-    assert read_cold(tmp_path / "none") == {}
+def test_most_calls_decide_over_all_looks(tmp_path: Path) -> None:
+    """One look finds it in the cache, two do not; one was not written to its end."""
+    for number, size in enumerate((10 * PAGE, 0, 0, 0)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        operation = ["aten::relu", 1, 2, [[PAGE, PAGE, [4], "float"], [0, 8, [2], "float"]]]
+        said = json.dumps({"size": size, "operations": [operation], "allocations": []})
+        (folder / FILE).write_text(said[: -5 if number == 3 else None])
+    assert read_cold(tmp_path) == {("relu", (((4,), "float"), ((2,), "float"))): "10"}
 
 
 class Heard:
-    """Steps of whoever comes next."""
+    """A listener that counts."""
 
     def __init__(self) -> None:
-        self.depth = self.begun = 0
-        self.others: list[str] = []
+        self.open = 0
 
     def begin(self, label: str) -> None:
-        self.depth += 1
-        self.begun += self.depth == 1
+        self.open += 1
 
     def end(self) -> None:
-        self.depth -= 1
+        self.open -= 1
 
-    def cancel(self) -> None:
-        self.depth -= 1
+    cancel = end
 
     def is_open(self) -> bool:
-        return self.depth > 0
+        return bool(self.open)
 
     def noted(self, label: str) -> bool:
         return True
 
-    def rename(self, label: str) -> None:
-        self.others.append(label)
-
-    def compiled(self) -> None:
-        self.others.append("compiled")
+    def compiled(self) -> None: ...
+    def rename(self, label: str) -> None: ...
 
 
-@pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's processor for a GPU."""
-    monkeypatch.setattr(caches, "new_look", lambda: Look(Cache(SIZE), "cpu"))
+class Eye:
+    """An onlooker that writes down what it is told; ``busy`` times it is not free."""
+
+    def __init__(self, busy: int = 0, anything: bool = True) -> None:
+        self.busy, self.anything = busy, anything
+        self.said: list[str] = []
+
+    def look(self, folder: Path) -> bool:
+        self.busy -= 1
+        if self.busy >= 0:
+            raise TracerBusy("not now")
+        self.said.append(folder.name)
+        return self.anything
+
+    def stop(self) -> None:
+        self.said.append("stop")
+
+    def drop(self) -> None:
+        self.said.append("drop")
 
 
-def looked_at(listener: Any, count: int, x: Any) -> list[int]:
-    """How many modes there are in each of some steps, one inside of another."""
-    modes = []
+def looking(eye: Any, tmp_path: Path, warn: Callable[[str], None] = pytest.fail) -> LookingOn:
+    return LookingOn(tmp_path, Heard(), lambda: eye, warn, FIRST)
+
+
+def steps(listener: LookingOn, count: int, label: str = "train") -> None:
     for _ in range(count):
-        listener.begin("train")
+        listener.begin(label)
         listener.begin("inner")
-        x + 1
-        modes.append(len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()))
         listener.end()
         listener.end()
-    return modes
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_two_steps_are_looked_at_and_no_more(tmp_path: Path) -> None:
-    heard, warnings = Heard(), list[str]()
-    listener = LookingOn(tmp_path / "torch", heard, warnings.append, FIRST)
+def test_a_step_of_each_label_is_looked_at(tmp_path: Path) -> None:
+    eye = Eye()
+    listener = looking(eye, tmp_path)
+    steps(listener, FIRST)
+    assert eye.said == []
     assert not listener.noted("train")
-    modes = looked_at(listener, FIRST + STEPS + 2, torch.ones(4))
-    assert modes == [*[0] * FIRST, *[1] * STEPS, 0, 0]
-    assert set(read_cold(tmp_path / "torch").values()) == {"0"}
-    assert heard.begun == FIRST + STEPS + 2
+    steps(listener, 3)
+    assert eye.said == ["look-0", "stop"]
     assert listener.noted("train")
-    listener.rename("test")
-    listener.compiled()
-    assert heard.others == ["test", "compiled"]
-    assert not warnings
+    assert not listener.noted("test")
+    for number in range(look.MOST):
+        steps(listener, FIRST + 2, f"kind {number}")
+    assert eye.said == [word for number in range(look.MOST) for word in (f"look-{number}", "stop")]
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_steps_that_the_program_marks_are_looked_at(tmp_path: Path) -> None:
-    inside = Inside(Settings(str(tmp_path), caches=FIRST))
-    inside.start()
-    try:
-        for _ in range(FIRST + STEPS):
-            with inside.step("mine"):
-                torch.ones(4) + 1
-    finally:
-        inside.stop()
-    assert (tmp_path / "torch" / caches.FILE).exists()
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_a_program_with_a_mode_of_its_own_keeps_it(tmp_path: Path) -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-
-    warnings: list[str] = []
-    listener = LookingOn(tmp_path, Heard(), warnings.append, FIRST)
-    looked_at(listener, FIRST, torch.ones(4))
+def test_what_is_no_step_is_not_looked_at(tmp_path: Path) -> None:
+    eye = Eye()
+    listener = looking(eye, tmp_path)
+    steps(listener, FIRST)
     listener.begin("train")
-    theirs = TorchDispatchMode()
-    theirs.__enter__()
-    listener.end()
-    assert _get_current_dispatch_mode() is theirs
-    theirs.__exit__(None, None, None)
-    (warning,) = warnings
-    assert warning.endswith("RuntimeError: the program has entered a mode of its own in a step")
-    assert not (tmp_path / caches.FILE).exists()
-    assert torch.equal(torch.ones(4) + 1, torch.full((4,), 2.0))
-    left = _get_current_dispatch_mode()
-    left.__exit__(None, None, None)
+    listener.cancel()
+    assert eye.said == ["look-0", "drop"]
+    steps(listener, 1)
+    assert eye.said[2:] == ["look-0", "stop"]
 
 
-def test_there_is_no_look_without_a_gpu_nor_into_compiled_code(
+def test_somebody_who_is_tracing_has_precedence(tmp_path: Path) -> None:
+    eye = Eye(busy=2)
+    steps(looking(eye, tmp_path), FIRST + 5)
+    assert eye.said == ["look-0", "stop"]
+    always = looking(Eye(busy=1000), tmp_path)
+    steps(always, FIRST + look.TRIES + 1)
+    assert always.noted("train")
+
+
+def test_there_is_nothing_to_look_at_without_a_gpu(tmp_path: Path) -> None:
+    eye = Eye(anything=False)
+    listener = looking(eye, tmp_path)
+    steps(listener, FIRST + 5)
+    assert eye.said == ["look-0"]
+    assert listener.noted("anything")
+    steps(looking(None, tmp_path), FIRST + 5)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), JoulemapError("odd")])
+def test_what_goes_wrong_is_said_and_no_more(tmp_path: Path, error: Exception) -> None:
+    class Blind(Eye):
+        def stop(self) -> None:
+            raise error
+
+    said: list[str] = []
+    listener = looking(Blind(), tmp_path, said.append)
+    steps(listener, FIRST + 5)
+    (warning,) = said
+    assert warning.endswith("odd")
+    listener.stop()
+    assert listener.noted("anything")
+
+
+def test_the_profiler_looks_at_steps_that_the_program_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch._dynamo.utils as dynamo
+    """The same session as of any other step, whose events are left out."""
+    monkeypatch.setattr(profiler, "_cached", lambda: ("cpu", SIZE))
+    inside = Inside(Settings(str(tmp_path), caches=FIRST))
+    inside.start()
+    model, x = chain(), torch.ones(2, WIDE)
+    try:
+        for _ in range(FIRST + 2):
+            with inside.step("mine"):
+                model(x)
+                torch.autograd.profiler.record_function("theirs")
+    finally:
+        inside.stop()
+    (found,) = tmp_path.rglob(FILE)
+    assert found.parent == tmp_path / "torch" / "look-0"
+    assert not (found.parent / "events.npz").exists()
+    assert "addmm" in {op for op, _ in read_cold(tmp_path / "torch")}
+    assert not torch.autograd._profiler_enabled()
 
-    listener = LookingOn(tmp_path, Heard(), pytest.fail, FIRST)
-    assert looked_at(listener, FIRST + 1, torch.ones(4)) == [0] * (FIRST + 1)
-    assert listener.noted("train")
-    monkeypatch.setattr(caches.gpus, "in_use", lambda: True)
-    monkeypatch.setattr(caches, "cache_bytes", lambda _: PAGE)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(dynamo, "counters", {"frames": {}})
-    assert caches.new_look() is not None
-    with torch.utils._python_dispatch.TorchDispatchMode():
-        assert caches.new_look() is None
-    monkeypatch.setattr(caches, "cache_bytes", lambda _: 0)
-    assert caches.new_look() is None
-    monkeypatch.setattr(caches, "cache_bytes", lambda _: PAGE)
-    monkeypatch.setattr(dynamo, "counters", {"frames": {"ok": 1}})
-    assert caches.new_look() is None
+
+def test_a_profiler_of_the_programs_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "_cached", lambda: ("cpu", SIZE))
+    inside = Inside(Settings(str(tmp_path), caches=0))
+    inside.start()
+    try:
+        with inside.step("mine"):
+            assert torch.autograd._profiler_enabled()
+            with torch.profiler.profile() as theirs:
+                torch.ones(3) + 1
+    finally:
+        inside.stop()
+    assert any(one.key == "aten::add" for one in theirs.key_averages())
+    assert not list(tmp_path.rglob(FILE))
+
+
+def test_without_a_gpu_there_is_no_cache() -> None:
+    assert profiler._cached() == ("", 0) or torch.cuda.is_initialized()
 
 
 MM = Operation(
@@ -367,28 +352,38 @@ def test_what_comes_from_memory_is_not_what_was_just_used(monkeypatch: pytest.Mo
     key = "mm", operands((x, weight))
     turns = Turns({key: "01"})
     call = repeating.partial(torch.mm, x, weight)
-    calls = turns.of(5, key, call)
-    assert len(calls) == 3
+    calls = turns.next(key, call, 3)
     assert all(torch.equal(one(), x @ weight) for one in calls)
     assert all(one.args[0] is x and one.args[1] is not weight for one in calls)
     assert all(one.args[1].stride() == weight.stride() for one in calls)
     lie = [one.args[1].data_ptr() for one in calls]
     assert len(set(lie)) == 3
-    turns.taken(key, 4)
-    assert [one.args[1].data_ptr() for one in turns.of(5, key, call)] == [*lie[1:], lie[0]]
-    assert turns.of(5, ("mm", operands((x, x.t()))), call) == [call]
-    assert Turns({key: "00"}).of(5, key, call) == [call]
+    assert [one.args[1].data_ptr() for one in turns.next(key, call, 4)] == [*lie, lie[0]]
+    assert [one.args[1].data_ptr() for one in turns.next(key, call, 2)] == lie[1:]
+    assert turns.next(("mm", operands((x, x.t()))), call, 2) == [call] * 2
+    assert Turns({key: "00"}).next(key, call, 1) == [call]
 
 
-def test_copies_are_kept_for_one_target_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_lie_otherwise_have_copies_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same shapes, of a square matrix and its transpose."""
     monkeypatch.setattr(repeating, "cache_bytes", lambda _: SIZE)
+    x, weight = torch.rand(2, WIDE), torch.rand(WIDE, WIDE)
+    key = "mm", operands((x, weight))
+    turns = Turns({key: "01"})
+    for one in (weight, weight.t()):
+        for call in turns.next(key, repeating.partial(torch.mm, x, one), 2):
+            assert torch.equal(call(), x @ one)
+            assert call.args[1].stride() == one.stride()
+
+
+def test_where_memory_is_scarce_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(WIDE, WIDE)
-    keys = [("mm", operands((x, x))), ("add", operands((x, x)))]
-    turns, call = Turns(dict.fromkeys(keys, "11")), repeating.partial(torch.add, x, x)
-    for target, kept in ((0, 1), (1, 1), (1, 2)):
-        turns.of(target, keys[kept - 1], call)
-        assert len(turns._copies) == kept
-    turns.taken(("mul", ()), 3)
+    key = "mm", operands((x, x))
+    for cache, free in ((SIZE, SIZE), (SIZE // 10, 100 * SIZE)):
+        monkeypatch.setattr(repeating, "cache_bytes", lambda _, cache=cache: cache)
+        monkeypatch.setattr(repeating, "free_bytes", lambda _, free=free: free)
+        for one in Turns({key: "11"}).next(key, repeating.partial(torch.mm, x, x), 2):
+            assert one.args[0] is one.args[1] is x
 
 
 def test_indices_are_never_those_of_another_call() -> None:
@@ -396,7 +391,7 @@ def test_indices_are_never_those_of_another_call() -> None:
     indices = torch.tensor([5, 6, 7])
     call = repeating.partial(torch.ops.aten.embedding, torch.rand(10, 4), indices)
     key = "embedding", operands(call.args)
-    for one in Turns({key: "11"}).of(0, key, call):
+    for one in Turns({key: "11"}).next(key, call, 2):
         assert one.args[1] is indices
         assert one.args[0] is not call.args[0]
 
@@ -426,9 +421,26 @@ def test_a_repeater_executes_again_with_operands_as_cold_as_the_programs(
         assert repeater.take_counts() == ({0: 1}, {0: 3})
         (held,) = repeater._turns._copies.values()
         assert [len(one) for one in held] == [1] * 3
+        repeater.target = -1
+        repeater.take_counts()
+        assert not repeater._turns._copies
     finally:
         repeater.remove()
     assert not repeater._turns._copies
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensor_without_a_shape_is_no_target() -> None:
+    given = operands((torch.ones(3),))
+    repeater = Repeater("cpu", {"relu": {given: 0}}, {0: 0.0}, {})
+    nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)])
+    repeater.install()
+    try:
+        assert torch.relu(nested).is_nested
+        assert torch.relu(torch.ones(3)).sum() == 3
+        assert repeater.take_counts() == ({0: 1}, {})
+    finally:
+        repeater.remove()
 
 
 def test_whether_to_look_is_told_to_the_program() -> None:
@@ -439,12 +451,15 @@ def test_whether_to_look_is_told_to_the_program() -> None:
 @pytest.mark.gpu
 def test_a_gpu_has_its_cache_looked_at(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096, device="cuda") for _ in range(8)))
-    x, heard = torch.ones(8, 4096, device="cuda"), Heard()
-    listener = LookingOn(tmp_path, heard, pytest.fail, FIRST)
-    for _ in range(FIRST + STEPS):
-        listener.begin("predict")
-        with torch.no_grad():
-            model(x)
-        listener.end()
-    (cold,) = {cold for (op, _), cold in read_cold(tmp_path).items() if op == "addmm"}
-    assert cold[1:] == "01"
+    x = torch.ones(8, 4096, device="cuda")
+    inside = Inside(Settings(str(tmp_path), caches=FIRST))
+    inside.start()
+    try:
+        for _ in range(FIRST + 2):
+            with inside.step("mine"), torch.inference_mode():
+                model(x).relu()
+    finally:
+        inside.stop()
+    cold = read_cold(tmp_path / "torch")
+    assert {found[1:] for (op, _), found in cold.items() if op == "addmm"} == {"01"}
+    assert {found for (op, _), found in cold.items() if op == "relu"} == {"0"}

@@ -265,6 +265,10 @@ def test_power_that_is_cut_at_borders_has_the_same_energy(pause_s: float) -> Non
                 for trace in (power, cut)
             )
             assert blind_j < 0.98 * own_j
+    marked = PowerTrace(GPU, power.edges_ns, power.energy_j, gap=np.arange(len(power)) == 5)
+    cut = Metered(marked, IDLE_W).refined(stretches)
+    inside = (cut.edges_ns[:-1] >= power.edges_ns[5]) & (cut.edges_ns[:-1] < power.edges_ns[6])
+    assert cut.gap.tolist() == inside.tolist()
     assert Metered(power).refined(stretches).energy_j.tolist() == power.energy_j.tolist()
     assert not len(Metered(PowerTrace(GPU, [], []), IDLE_W).refined(stretches))
 

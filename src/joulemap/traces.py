@@ -241,6 +241,13 @@ class PowerTrace:
         seconds = np.diff(self.edges_ns) / NS_PER_S
         return np.divide(self.energy_j, seconds, out=np.zeros(len(self)), where=seconds > 0)
 
+    def gap_at(self, t_ns: Int64) -> NDArray[np.bool_]:
+        """Whether each instant lies in a gap."""
+        if not len(self):
+            return np.zeros(len(t_ns), bool)
+        interval = np.searchsorted(self.edges_ns, t_ns, side="right") - 1
+        return np.asarray(self.gap[np.clip(interval, 0, len(self) - 1)])
+
     @property
     def gap_s(self) -> float:
         """For how long, in all, the meter was not read."""

@@ -54,17 +54,17 @@ def main() -> None:
         for budget_s in asked.calibration:
             report, took_s = calibrated(path, found, budget_s)
             name = f"{asked.name or program[0]}-{budget_s:g}s"
-            if asked.keep is not None:
-                shutil.copytree(path, asked.keep / name / RECORDING)
-                (asked.keep / name / KEPT).write_bytes(pickle.dumps((found, took_s, called)))
             write(report, took_s, called, asked.output / name)
+            if asked.keep is not None:
+                shutil.copytree(path, asked.keep / name / RECORDING, dirs_exist_ok=True)
+                (asked.keep / name / KEPT).write_bytes(pickle.dumps((found, took_s, called)))
 
 
 def write(report: Report, took_s: float, program: str, name: Path) -> None:
     """A report, and its picture."""
     content = report.to_json() | {"calibration_s": took_s}
-    name.with_suffix(".json").write_text(json.dumps(content, indent=1))
-    name.with_suffix(".svg").write_text(picture(report, f"Joules a step: {program}"))
+    Path(f"{name}.json").write_text(json.dumps(content, indent=1))
+    Path(f"{name}.svg").write_text(picture(report, f"Joules a step: {program}"))
     say(f"calibrated for {took_s:.0f} s: {name}.json")
 
 

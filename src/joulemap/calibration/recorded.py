@@ -98,7 +98,7 @@ def _drawn(recording: Recording, device: str) -> PowerTrace | None:
 def own_power(recording: Recording, power: PowerTrace) -> PowerTrace:
     """A domain's power without the part of other processes."""
     own = supply(power, shares=recording.shares()).energy
-    return PowerTrace(power.domain, own.edges_ns, own.amount)
+    return PowerTrace(power.domain, own.edges_ns, own.amount, power.gap_at(own.edges_ns[:-1]))
 
 
 def _clock_mhz(recording: Recording, device: str) -> float:

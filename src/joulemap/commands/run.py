@@ -122,9 +122,9 @@ def command(
     joulemap run --calls tensorflow train.py
     joulemap run --calibrate train.py
     """
-    from joulemap.frameworks.torch.caches import FIRST
     from joulemap.recorder.budget import Plan
     from joulemap.recorder.child import end_like
+    from joulemap.recorder.look import FIRST
     from joulemap.recorder.ranks import Rank
     from joulemap.recorder.run import run
 
@@ -146,7 +146,7 @@ def command(
             calls=asked.calls,
             protocol=asked.protocol,
             watching=None if quiet else partial(progress, "Reading the traces"),
-            caches=FIRST if calibrate and not asked.plan.asked_for else None,
+            caches=FIRST if calibrate else None,
         )
         for one in _paths(path if rank is None else rank.path(path), repeat)
     ]

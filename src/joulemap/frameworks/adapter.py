@@ -115,6 +115,24 @@ class OpenEnded(Protocol):
 
 
 @runtime_checkable
+class Onlooker(Protocol):
+    """An adapter that can look where the tensors of a step lie in memory."""
+
+    def look(self, folder: Path) -> bool:
+        """Begin; files go to ``folder``. False where there is nothing to look at; ``TracerBusy`` where
+        somebody is tracing."""
+        ...
+
+    def stop(self) -> None:
+        """The step is over: leave the files complete."""
+        ...
+
+    def drop(self) -> None:
+        """It is no step, and there are no files."""
+        ...
+
+
+@runtime_checkable
 class Expectant(Protocol):
     """An adapter that knows of a program without steps whether it is about to make some."""
 

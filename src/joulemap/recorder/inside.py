@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulemap.frameworks.adapter import Adapter
+from joulemap.frameworks.adapter import Adapter, Onlooker
 from joulemap.frameworks.live import FRAMEWORKS, Framework
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import Journal
@@ -48,8 +48,8 @@ class Inside:
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
         self._experiment = self._ordered(settings.experiment)
-        self._looking = None if settings.caches is None else self._looking_on(settings.caches)
         self._adapters: dict[str, Adapter] = {}
+        self._looking = None if settings.caches is None else self._looking_on(settings.caches)
         self._imported: set[str] = set()
         self._attached: set[str] = set()
         self._slicer: Slicer | None = None
@@ -129,7 +129,15 @@ class Inside:
         from joulemap.recorder.look import LookingOn
 
         heard: StepListener = self._experiment or self._clock
-        return LookingOn(self._raw / TORCH, heard, lambda text: self._journal.put("warning", text), first)
+
+        def onlooker() -> Onlooker | None:
+            adapter = self._adapters.get(TORCH)
+            return adapter if isinstance(adapter, Onlooker) else None
+
+        def warn(text: str) -> None:
+            self._journal.put("warning", text)
+
+        return LookingOn(self._raw / TORCH, heard, onlooker, warn, first)
 
     def _listener(self, framework: str) -> StepListener:
         """Who is the first to hear of a framework's steps."""

@@ -1,4 +1,4 @@
-"""Two steps of a program in which every operation is looked at: what of its operands is in the cache.
+"""A step of a program in which the profiler looks where tensors lie: what of them a GPU has in its cache.
 
 Where operations are to be executed again, they are to find the cache as they do in the program. A
 ``StepListener`` before another one.
@@ -7,45 +7,66 @@ Where operations are to be executed again, they are to find the cache as they do
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from joulemap.frameworks.adapter import StepListener
+from joulemap.errors import JoulemapError
+from joulemap.frameworks.adapter import Onlooker, StepListener, TracerBusy
+
+FIRST = 5
+"""The step of a label that is looked at, counted from 0: those before may compile, or choose algorithms."""
+MOST = 4
+"""Labels whose steps are looked at."""
+TRIES = 20
+"""How often another step is tried, where somebody is tracing."""
 
 
 class LookingOn:
-    """Hears of steps before the other does; looks at two from the ``first``, which is counted from 0. The
-    program's steps go on, whatever fails here."""
+    """Hears of steps before the other does; looks at the one of each label that is number ``first``, or soon
+    after it. The program's steps go on, whatever fails here."""
 
-    def __init__(self, folder: Path, steps: StepListener, warn: Callable[[str], None], first: int) -> None:
-        self._folder, self._steps, self._warn, self._first = folder, steps, warn, first
-        self._begun = 0
-        self._look: Any = None
-        self._mode: Any = None
+    def __init__(
+        self,
+        folder: Path,
+        steps: StepListener,
+        looker: Callable[[], Onlooker | None],
+        warn: Callable[[str], None],
+        first: int = FIRST,
+    ) -> None:
+        self._folder, self._steps, self._looker = folder, steps, looker
+        self._warn, self._first = warn, first
+        self._begun: Counter[str] = Counter()
+        self._done: set[str] = set()
+        self._looking: Onlooker | None = None
+        self._label = ""
         self._thread: int | None = None
         self._over = False
 
     def begin(self, label: str) -> None:
         inside = self._steps.is_open()
         self._steps.begin(label)
-        if not self._over and not inside and self._is_ours():
-            self._safely(self._enter)
+        if not inside and not self._is_done(label) and self._is_ours():
+            self._safely(lambda: self._begin(label))
 
     def end(self) -> None:
         self._steps.end()
-        self._leave()
+        if self._looking is not None and self._is_ours() and not self._steps.is_open():
+            self._safely(self._end)
 
     def cancel(self) -> None:
         self._steps.cancel()
-        self._leave()
+        if self._looking is not None and self._is_ours() and not self._steps.is_open():
+            self._begun[self._label] -= 1
+            self._safely(self._drop)
 
     def compiled(self) -> None:
         self._steps.compiled()
 
     def noted(self, label: str) -> bool:
         """A step that may be looked at must begin as such."""
-        return self._over and self._steps.noted(label)
+        return self._is_done(label) and self._steps.noted(label)
 
     def is_open(self) -> bool:
         return self._steps.is_open()
@@ -54,50 +75,46 @@ class LookingOn:
         self._steps.rename(label)
 
     def stop(self) -> None:
-        """The program ends, or this is a forked child of it."""
-        self._over = True
-        if self._look is not None:
-            self._look.is_over = True
+        """The program ends, or this is a forked child of it; a session that is open is the adapter's."""
+        self._over, self._looking = True, None
+
+    def _is_done(self, label: str) -> bool:
+        return self._over or label in self._done
 
     def _is_ours(self) -> bool:
         """Only one thread's steps are looked at."""
         self._thread = self._thread or threading.get_ident()
         return self._thread == threading.get_ident()
 
-    def _enter(self) -> None:
-        from joulemap.frameworks.torch.caches import STEPS, new_look
-
-        self._begun += 1
-        if self._begun <= self._first:
+    def _begin(self, label: str) -> None:
+        self._begun[label] += 1
+        looker = self._looker()
+        if self._begun[label] <= self._first or looker is None:
             return
-        possible = new_look()  # a program may compile, or look on itself, from any step on
-        self._look = possible if self._look is None else self._look
-        if possible is None:
-            self._over = True
-            return
-        self._look.counts = self._begun == self._first + STEPS
-        self._mode = self._look.mode()
-        self._mode.__enter__()
+        with suppress(TracerBusy):
+            if looker.look(self._folder / f"look-{len(self._done)}"):
+                self._looking, self._label = looker, label
+            else:
+                self._over = True
+        if self._begun[label] > self._first + TRIES:
+            self._done.add(label)
 
-    def _leave(self) -> None:
-        if self._mode is not None and self._is_ours() and not self._steps.is_open():
-            self._safely(self._exit)
+    def _end(self) -> None:
+        looker, self._looking = self._looking, None
+        self._done.add(self._label)
+        self._over = len(self._done) >= MOST
+        if looker is not None:
+            looker.stop()
 
-    def _exit(self) -> None:
-        from joulemap.frameworks.torch.caches import current_mode
-
-        mode, self._mode = self._mode, None
-        if current_mode() is not mode:
-            self._look.is_over = True
-            raise RuntimeError("the program has entered a mode of its own in a step")
-        mode.__exit__(None, None, None)
-        if self._look.counts:
-            self._over = True
-            self._look.write(self._folder)
+    def _drop(self) -> None:
+        looker, self._looking = self._looking, None
+        if looker is not None:
+            looker.drop()
 
     def _safely(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - the program goes on, and nothing is known of its caches
             self._over = True
-            self._warn(f"What is in caches could not be looked at: {type(error).__name__}: {error}")
+            said = error.message if isinstance(error, JoulemapError) else f"{type(error).__name__}: {error}"
+            self._warn(f"What is in caches could not be looked at: {said}")

@@ -53,8 +53,8 @@ def run(
 
     ``calls`` says which libraries' calls are metered, ``protocol`` how they are isolated. ``watching``
     opens a progress bar for the reading of the traces afterwards. ``output_to_errors`` keeps standard output
-    for ourselves. ``experiment`` is the folder where the program finds orders. From the step
-    ``caches`` on two are looked at for what a GPU has in its cache."""
+    for ourselves. ``experiment`` is the folder where the program finds orders. The step
+    ``caches`` is looked at for what a GPU has in its cache."""
     rank = Rank.of()
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(_with_sites(arguments, writer, calls), output_to_errors)

@@ -26,7 +26,7 @@ class CallSettings:
 @dataclass(frozen=True)
 class Settings:
     """Where raw data go, what to trace, and which calls to meter; where an experiment's orders are; and the
-    first of two steps in which to look at what is in caches, None where not to."""
+    step in which to look at what is in caches, None where not to."""
 
     raw: str
     plan: Plan = field(default_factory=Plan)

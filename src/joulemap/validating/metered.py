@@ -73,7 +73,8 @@ class Metered:
             done = last
         edges.append(power.edges_ns[done + 1 :])
         joules.append(power.energy_j[done:])
-        return PowerTrace(power.domain, np.concatenate(edges), np.concatenate(joules))
+        cut_ns = np.concatenate(edges)
+        return PowerTrace(power.domain, cut_ns, np.concatenate(joules), power.gap_at(cut_ns[:-1]))
 
     def _cut(self, stretch: Stretch, first: int, last: int) -> tuple[Int64, Float64]:
         """The meter's intervals from ``first`` to ``last``, cut where a stretch begins and ends; without the

@@ -13,8 +13,8 @@ from joulemap.calibrating import calibrate
 from joulemap.calibration.book import Book
 from joulemap.calibration.recorded import CALIBRATION, Calibrated, calibrated, own_power
 from joulemap.errors import InputError, JoulemapError
-from joulemap.frameworks.torch.caches import FIRST, STEPS
 from joulemap.recorder.budget import Plan
+from joulemap.recorder.look import FIRST
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
@@ -69,7 +69,7 @@ def experiment(
     with tempfile.TemporaryDirectory() as folder:
         referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
-        first = min(FIRST, warm_up - STEPS) if warm_up >= STEPS else None
+        first = min(FIRST, warm_up - 1) if warm_up else None
         try:
             ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=first)
         finally:
@@ -152,7 +152,10 @@ def _replayed(path: Path, calibrate_s: float) -> list[str]:
 def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[Calibrated | None, list[str]]:
     if CALIBRATION not in recording.info.extra:
         return None, []
-    found = calibrated(recording, steps, power)
+    try:
+        found = calibrated(recording, steps, power)
+    except JoulemapError as error:
+        return None, [f"Not calibrated: {error.message}"]
     if found.calibration.device != power.domain.device:
         return None, [f"{found.calibration.device} was calibrated, not {power.domain.device}."]
     return found, [*found.notes(), *found.warnings()]

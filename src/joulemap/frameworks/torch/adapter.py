@@ -45,6 +45,16 @@ class TorchAdapter(HookedAdapter):
         """How long the last ``start`` waited for what GPUs had still to do."""
         return 0.0 if self._profiler is None else self._profiler.waited_s
 
+    def look(self, folder: Path) -> bool:
+        """Open a session that tells where tensors lie, to be stopped as others are; False where there is
+        nothing to look at. ``TracerBusy`` where one is open."""
+        return self._profiler is not None and self._profiler.look(folder)
+
+    def drop(self) -> None:
+        """End a session without its files."""
+        if self._profiler is not None:
+            self._profiler.drop()
+
     def _hook(self, module: str) -> None:
         attempt = self._watch.attempt
         if module == "torch":

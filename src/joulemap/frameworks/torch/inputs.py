@@ -42,7 +42,7 @@ Inputs = list[Input | None]
 def inputs_of(roots: Sequence[Any], wanted: Collection[int] | None = None) -> dict[int, Inputs]:
     """By the number of the call, of those ``wanted`` or of all."""
     found: dict[int, Inputs] = {}
-    for node in _walk(roots):
+    for node in walk(roots):
         if wanted is None or node.correlation_id in wanted:
             inputs = getattr(node.extra_fields, "inputs", None)  # only operations have any
             if inputs:
@@ -65,12 +65,18 @@ def tensors_of(shapes: str, types: str) -> tuple[tuple[tuple[int, ...], str], ..
     for shape, kind in zip(json.loads(shapes or "[]"), json.loads(types or "[]"), strict=False):
         if kind == LIST or any(isinstance(one, list) for one in shape):
             found += [(tuple(one), "") for one in shape]
-        elif kind not in ("", "Scalar", "ScalarList") and (shape or kind not in ("double", "long int")):
+        elif kind not in ("", "Scalar", "ScalarList") and not is_number(shape, kind):
             found.append((tuple(shape), kind))
     return tuple(found)
 
 
-def _walk(roots: Sequence[Any]) -> Iterator[Any]:
+def is_number(shape: Sequence[int], kind: str) -> bool:
+    """Whether a tensor may be a number that PyTorch has made one of: it may come as either."""
+    return not shape and kind in ("double", "long int")
+
+
+def walk(roots: Sequence[Any]) -> Iterator[Any]:
+    """All nodes of the profiler's tree, in no order."""
     todo = list(roots)
     while todo:
         node = todo.pop()
@@ -84,9 +90,10 @@ def _input(given: Any) -> Input | None:
         shapes, strides, types = zip(*tensors, strict=True) if tensors else ((), (), ())
         return (list(shapes), list(strides), list(types)) if tensors else None
     sizes = getattr(given, "sizes", None)  # a new list, as are the strides
-    return None if sizes is None else (sizes, given.strides, _type(given.dtype))
+    return None if sizes is None else (sizes, given.strides, type_word(given.dtype))
 
 
 @cache
-def _type(dtype: Any) -> str:
+def type_word(dtype: Any) -> str:
+    """What the profiler calls a type of torch's."""
     return _WORDS.get(str(dtype), str(dtype))

@@ -21,6 +21,8 @@ from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import write_events
 from joulemap.frameworks.torch.quiet import Silence, without_first_line
 from joulemap.frameworks.torch.residue import Residue
+from joulemap.frameworks.torch.rotation import cache_bytes
+from joulemap.frameworks.torch.touches import write_touches
 from joulemap.frameworks.watch import Watch
 
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
@@ -37,7 +39,8 @@ class Profiler:
         self._lock = threading.RLock()
         self._starting = self._theirs = False
         self._session: Any = None
-        self._on_gpu = False
+        self._on_gpu = self._looks = False
+        self._cached = "", 0
         self.waited_s = 0.0
         self._folder = Path()
         self._sessions: Counter[bool] = Counter()
@@ -50,26 +53,44 @@ class Profiler:
 
     def start(self, folder: Path) -> None:
         """Open a session. What a GPU has still to do from before is waited for: it is no part of it."""
-        import torch
-
         with self._lock:
             self.waited_s = 0.0
-            if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
-                raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
+            self._refuse_if_busy()
             of_step = self._watch.steps.is_open()  # or of a slice of time
             if not of_step and gpus.to_come():
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
-            self._on_gpu = gpus.in_use()
-            if self._on_gpu:
-                self._wait()
-                self._residue.session_begins()
             thorough = _is_power_of_four(self._sessions[of_step] + 1)
-            self._session = self._entered(with_shapes=thorough)
-            self._folder = folder
+            self._open(folder, record_shapes=thorough, experimental_config=_all_threads())
             self._sessions[of_step] += 1
             self._calls.names.learn()
             self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
+
+    def look(self, folder: Path) -> bool:
+        """Open a session that tells where tensors lie, and no more; False without a GPU that has a cache.
+        What is allocated is only told of one thread, and those of its backward passes."""
+        with self._lock:
+            self._cached = _cached()
+            if not all(self._cached):
+                return False
+            self._refuse_if_busy()
+            self._open(folder, record_shapes=True, profile_memory=True)
+            self._looks = True
+            return True
+
+    def _refuse_if_busy(self) -> None:
+        import torch
+
+        if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
+            raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
+
+    def _open(self, folder: Path, **asked: Any) -> None:
+        self._on_gpu = gpus.in_use()
+        if self._on_gpu:
+            self._wait()
+            self._residue.session_begins()
+        self._session = self._entered(**asked)
+        self._folder = folder
 
     def _wait(self) -> None:
         """Until GPUs have done what they were given; ``waited_s`` says how long that took."""
@@ -77,14 +98,11 @@ class Profiler:
         gpus.wait()
         self.waited_s = time.perf_counter() - begin_s
 
-    def _entered(self, with_shapes: bool) -> Any:
+    def _entered(self, **asked: Any) -> Any:
         self._starting = True
         try:
             session = self._torch.profile(
-                use_kineto=True,
-                use_device="cuda" if self._on_gpu else None,
-                record_shapes=with_shapes,
-                experimental_config=_all_threads(),
+                use_kineto=True, use_device="cuda" if self._on_gpu else None, **asked
             )
             with self._first_of_all():
                 session._prepare_trace()
@@ -106,6 +124,11 @@ class Profiler:
         with self._lock:
             if self._session is None:
                 raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
+            if self._looks:
+                with _uncollected():
+                    tree = self._ended().experimental_event_tree()
+                    write_touches(tree, self._folder, *self._cached)
+                return
             flow, results = self._calls.flow, self._ended()
             classes, tree = self._calls.names.classes(), results.experimental_event_tree
             with _uncollected():
@@ -127,7 +150,7 @@ class Profiler:
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
         self._calls.tracing, self._calls.flow = False, None
-        self._session = None
+        self._session, self._looks = None, False
         with self._quietly():
             if self._on_gpu:
                 gpus.wait()
@@ -175,6 +198,15 @@ def _uncollected() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+def _cached() -> tuple[str, int]:
+    """The kind of device whose cache matters, and the bytes of that; none without a GPU."""
+    import torch
+
+    if not gpus.in_use():
+        return "", 0
+    return "cuda", cache_bytes(torch.device("cuda", torch.cuda.current_device()))
 
 
 def _is_power_of_four(number: int) -> bool:

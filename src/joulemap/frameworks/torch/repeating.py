@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.rotation import (
     cache_bytes,
@@ -47,9 +48,6 @@ _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "whe
 STATISTICS = ("running_mean", "running_var")
 """What batch normalisation keeps."""
 
-Operands = tuple[tuple[tuple[int, ...], str], ...]
-"""Shape and type of every tensor that an operation was given, in order."""
-
 
 def operands(values: Sequence[Any]) -> Operands:
     """Of a call's arguments; a number may come as a tensor or not, and is none."""
@@ -62,6 +60,14 @@ def operands(values: Sequence[Any]) -> Operands:
         elif isinstance(value, (list, tuple)):
             found += [(shape, "") for shape, _ in operands(value)]  # of lists the profiler tells no types
     return tuple(found)
+
+
+def _safely_operands(values: Sequence[Any]) -> Operands:
+    """Nothing where some tensor has no shape: a nested one is no target."""
+    try:
+        return operands(values)
+    except RuntimeError:
+        return ()
 
 
 @cache
@@ -207,44 +213,40 @@ def _device_of(first: Any) -> Any:
 class Turns:
     """Calls with copies of operands that come from memory in the program: the ones that it was called with
     are in the cache by now. As many take turns as it takes to leave that, within bounds; indices are never
-    another call's. Copies are kept until others are wanted."""
+    another call's."""
 
     def __init__(self, cold: Mapping[tuple[str, Operands], str]) -> None:
         self._cold = cold
-        self._target = -1
-        self._copies: dict[tuple[str, Operands], list[list[Any]]] = {}
+        self._copies: dict[Any, list[list[Any]]] = {}
 
-    def of(self, target: int, what: tuple[str, Operands], call: Any) -> list[Any]:
-        """What to execute in its place, one after the other: the one that was not for longest first."""
+    def next(self, what: tuple[str, Operands], call: Any, many: int) -> list[Any]:
+        """What to execute in its place, ``many`` of them: first what was not for longest."""
         letters = zip(counted(tensors_in(call)), self._cold.get(what, ""), strict=False)
         tensors = [one for one, letter in letters if letter == "1" and one.is_floating_point()]
         if not tensors:
-            return [call]
-        if target != self._target:
-            self._copies.clear()
-            self._target = target
-        copies = self._copies.get(what) or self._copies.setdefault(what, _copies(tensors))
-        return [
+            return [call] * many
+        lie = tuple(one.stride() for one in tensors)
+        copies = self._copies.setdefault((what, lie), []) or _copies(tensors)
+        self._copies[what, lie] = copies[many % len(copies) :] + copies[: many % len(copies)]
+        calls = [
             with_tensors(call, {id(one): other for one, other in zip(tensors, some, strict=True)})
-            for some in copies
+            for some in copies[:many]
         ]
+        return [calls[number % len(calls)] for number in range(many)]
 
-    def taken(self, what: tuple[str, Operands], many: int) -> None:
-        """So many of them were executed: the next has its turn first."""
-        copies = self._copies.get(what)
-        if copies:
-            many %= len(copies)
-            self._copies[what] = copies[many:] + copies[:many]
+    def clear(self) -> None:
+        """Their memory is the program's again."""
+        self._copies.clear()
 
 
 def _copies(tensors: Sequence[Any]) -> list[list[Any]]:
-    """So many that they leave the cache."""
+    """So many that they leave the cache; the tensors themselves where one would do, or there is no memory."""
     import torch
 
     device = tensors[0].device
     free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_bytes(device)
     many = wanted(size_of(tensors), cache_bytes(device), free)
-    return [[copied(one) for one in tensors] for _ in range(many)]
+    return [[copied(one) for one in tensors] for _ in range(many)] if many > 1 else [list(tensors)]
 
 
 class Repeater:
@@ -302,7 +304,7 @@ class Repeater:
             execute = ready(keys, args, kwargs)
             if thread.inside:
                 return execute()
-            given = operands((*args, *kwargs.values()))
+            given = _safely_operands((*args, *kwargs.values()))
             target = targets.get(given, -1)
             if target < 0 or not self._is_here(args):
                 return execute()
@@ -336,16 +338,16 @@ class Repeater:
     def _again(self, target: int, what: tuple[str, Operands], execute: Any) -> None:
         """Each result is gone before the next is made. What fails here (memory) is not the program's."""
         try:
-            calls = self._turns.of(target, what, execute)
-            for number in range(self.more):
-                calls[number % len(calls)]()
+            for call in self._turns.next(what, execute, self.more):
+                call()
                 self.extra[target] += 1
-            self._turns.taken(what, self.more)
         except Exception as error:  # noqa: BLE001 - the program has its result
             self.refused[target] = f"it could not be executed again: {type(error).__name__}"
 
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
-        """What was seen and added since this was last asked."""
+        """What was seen and added since this was last asked. While nothing is repeated, nothing is kept."""
+        if self.target < 0:
+            self._turns.clear()
         taken = dict(self.seen), dict(self.extra)
         self.seen, self.extra = Counter(), Counter()
         return taken

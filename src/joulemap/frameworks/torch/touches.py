@@ -1,0 +1,71 @@
+"""Which memory the operations of one step were given, and which was allocated: taken out of the profiler and
+written down, for ``caches`` to tell what a GPU's cache held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from joulemap.frameworks.torch.inputs import is_number, type_word, walk
+
+FILE = "touches.json"
+_TOUCH_NOTHING = {
+    f"aten::{name}"
+    for name in ("empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_", "detach", "detach_")
+}
+
+Given = tuple[int, int, Sequence[int], str]
+"""A tensor: where its memory begins, 0 for one that is elsewhere, how many bytes it reaches, shape and type;
+no type in a list, of which the profiler's plain events tell none."""
+
+
+def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> None:
+    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes."""
+    operations, allocations = [], []
+    for node in walk(roots):
+        fields = node.extra_fields
+        if hasattr(fields, "alloc_size"):
+            if fields.alloc_size > 0 and fields.device.type == device:
+                allocations.append((node.start_time_ns, fields.ptr, fields.alloc_size))
+        elif hasattr(fields, "inputs") and _touches(node.name):
+            given = list(_given(fields.inputs, device))
+            if any(where for where, *_ in given):
+                operations.append((node.name, node.start_time_ns, node.end_time_ns, given))
+    said = {"size": size, "operations": operations, "allocations": allocations}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).write_text(json.dumps(said, separators=(",", ":")))
+
+
+def _given(inputs: Sequence[Any], device: str, in_a_list: bool = False) -> Iterator[Given]:
+    for one in inputs:
+        if isinstance(one, list):
+            yield from _given(one, device, in_a_list=True)
+            continue
+        shape = getattr(one, "sizes", None)
+        if shape is None or is_number(shape, type_word(one.dtype)):
+            continue
+        where = one.storage_data_ptr if one.device.type == device else 0
+        word = "" if in_a_list else type_word(one.dtype)
+        yield where or 0, _reach(shape, one.strides) * one.dtype.itemsize, shape, word
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie from the first to the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+@cache
+def _touches(name: str) -> bool:
+    """Whether an operation reads or writes what it is given: none that returns views of it does."""
+    import torch
+
+    schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else []
+    if not schemas or name in _TOUCH_NOTHING:
+        return False
+    returned = [one.alias_info for schema in schemas for one in schema.returns]
+    return not any(alias is not None and not alias.is_write for alias in returned)
