@@ -19,7 +19,7 @@ from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import write_events
-from joulemap.frameworks.torch.quiet import Silence, without_first_line
+from joulemap.frameworks.torch.quiet import OF_KINETO, OF_MEMORY, Silence, without
 from joulemap.frameworks.torch.residue import Residue
 from joulemap.frameworks.torch.rotation import cache_bytes
 from joulemap.frameworks.torch.touches import write_touches
@@ -69,13 +69,18 @@ class Profiler:
     def look(self, folder: Path) -> bool:
         """Open a session that tells where tensors lie, and no more; False without a GPU that has a cache.
         What is allocated is only told of one thread, and those of its backward passes."""
+        import torch
+
         with self._lock:
             self._cached = _cached()
             if not all(self._cached):
                 return False
             self._refuse_if_busy()
+            before = torch.empty(1)
             self._open(folder, record_shapes=True, profile_memory=True)
             self._looks = True
+            with without(OF_MEMORY):  # torch says that of one block in a thousand: of this one, unheard
+                del before
             return True
 
     def _refuse_if_busy(self) -> None:
@@ -179,7 +184,7 @@ class Profiler:
 
     def _first_of_all(self) -> AbstractContextManager[None]:
         here = threading.get_ident() == threading.main_thread().ident
-        return nullcontext() if self._sessions or here else without_first_line()
+        return nullcontext() if self._sessions or here else without(OF_KINETO)
 
     def _quietly(self) -> AbstractContextManager[None]:
         if self._silence is None:

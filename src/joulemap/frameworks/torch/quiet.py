@@ -1,8 +1,9 @@
 """Kineto says on stderr that it starts and stops; who did not ask should not hear it.
 
 Its least level of logging is a number in torch's library, which can be raised while a session of ours starts
-and stops. Where the library does not show it, Kineto is heard. One line is written past that level: where the
-first session of a program is opened by another thread than the one that imported torch.
+and stops. Where the library does not show it, Kineto is heard. Two lines are written past that level: where
+the first session of a program is opened by another thread than the one that imported torch; and the first
+time that memory goes, in a session that looks at memory, which was there before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 _NOTHING = 99
-_OF_KINETO = b"ERROR: External init callback must run in same thread"
+OF_KINETO = b"ERROR: External init callback must run in same thread"
+OF_MEMORY = b"Memory block of unknown size was allocated before the profiling started"
 _STDERR = 2
 
 
@@ -43,8 +45,8 @@ class Silence:
 
 
 @contextmanager
-def without_first_line() -> Iterator[None]:
-    """Leave that line out of stderr; what anybody else writes meanwhile comes after."""
+def without(words: bytes) -> Iterator[None]:
+    """Leave lines with these words out of stderr; what anybody else writes meanwhile comes after."""
     real = os.dup(_STDERR)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), _STDERR)
@@ -55,5 +57,5 @@ def without_first_line() -> Iterator[None]:
             os.close(real)
             held.seek(0)
             for line in held:
-                if not line.startswith(_OF_KINETO):
+                if words not in line:
                     os.write(_STDERR, line)
