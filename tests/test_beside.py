@@ -62,6 +62,8 @@ def test_sums_of_rows_and_net_energy_keep_it(path, footprint):
 
 def test_the_terminal_has_a_column_for_it(path):
     shown = said("show", path, "--rule", "calibrated", "--by", "op")
+    assert "at the edges, and how far costs are off." in " ".join(shown.split())
+    assert "and what the meter resolves at the edges." in " ".join(said("show", path).split())
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
     assert lines["op"].split()[1:4] == ["energy", "by", "time"]
     assert "11.2 J" in lines["MatMul"]

@@ -193,7 +193,9 @@ def _account(account: Account) -> Text:
 
 
 def _footnotes(answer: Answer) -> list[str]:
-    notes = ["± is the 95 % interval: spread over steps, and what the meter resolves at the edges."]
+    made_of = ["spread over steps", "what the meter resolves at the edges"]
+    made_of += ["how far costs are off"] if answer.footprint.rule == "calibrated" else []
+    notes = [f"± is the 95 % interval: {', '.join(made_of[:-1])}, and {made_of[-1]}."]
     if answer.question.by != "step":
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
     if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):

@@ -76,7 +76,7 @@ class Profiler:
             if not all(self._cached):
                 return False
             self._refuse_if_busy()
-            before = torch.empty(1)
+            before = torch.empty(1, device="cpu")
             self._open(folder, record_shapes=True, profile_memory=True)
             self._looks = True
             with without(OF_MEMORY):  # torch says that of one block in a thousand: of this one, unheard
