@@ -64,7 +64,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
 
     step()
     told(tmp_path, "mm", "mul_")
-    for _ in range(3):
+    for _ in range(4):  # the first is a warm-up
         step()
     ordered(tmp_path, *[{"target": 0, "times": 5}] * 2)
     for label in ("train", "train", "test", "train", "train", "train", "train", "train"):
@@ -85,7 +85,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
     assert [said[0] for what, said in lines if what == "refused"] == [1]
     again = "train" + REPEATING
     plainly = ["train", "train"]
-    assert heard.labels == ["train"] * 4 + [again, again, "test", again, *plainly, again, again, "test"]
+    assert heard.labels == ["train"] * 5 + [again, again, "test", again, *plainly, again, again, "test"]
 
 
 def told(folder: Path, *ops: str, **more: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_device_rests_on_both_sides_of_a_stretch_from_the_first_order_on(
             experiment.begin(label)
             experiment.end()
 
-    steps("train", "train")
+    steps("train", "train", "train")
     ordered(tmp_path, {"target": REFERENCE, "pause_s": 0.1})
     steps("train", "train", "train", "test", "train", "train", "test", "train")
     ordered(tmp_path, {"target": REFERENCE, "pause_s": 0.05})
@@ -132,7 +132,7 @@ def test_a_device_rests_on_both_sides_of_a_stretch_from_the_first_order_on(
     assert found == [(PLAIN, 2, 0.0), (REFERENCE, 2, 0.1), (PLAIN, 2, 0.1), (PLAIN, 1, 0.05)]
     first = ["train", "train", "train", "rest 0.1", "train", "rest 0.1", "train", "test", "rest 0.1"]
     then = ["train", "rest 0.1", "train", "test", "rest 0.1", "train", "rest 0.1"]
-    assert done == [*first, *then, "train", "rest 0.05", "train", "rest 0.05"]
+    assert done == ["train", *first, *then, "train", "rest 0.05", "train", "rest 0.05"]
 
 
 def test_a_stretch_says_how_long_the_gpu_waited_in_it_and_its_steps_are_called_so(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_stretch_says_how_long_the_gpu_waited_in_it_and_its_steps_are_called_s
             torch.mm(torch.ones(2, 2), torch.ones(2, 2))
             experiment.end()
 
-    steps(2)
+    steps(3)
     block, longer = {"target": 0, "times": 4, "ease": 1.0}, {"target": REFERENCE, "ease": 2.0}
     ordered(tmp_path, *({**one, "rest_ease": 1.0} for one in (block, {"target": REFERENCE}, longer)))
     steps(4)
@@ -162,11 +162,11 @@ def test_a_stretch_says_how_long_the_gpu_waited_in_it_and_its_steps_are_called_s
     begun = [(PLAIN, 2, 0.0, 0), (0, 2, 1.0, 6), (PLAIN, 1, 1.0, 0), (PLAIN, 1, 1.0, 0)]
     assert found == [*begun, (REFERENCE, 2, 0.0, 0), (PLAIN, 2, 1.0, 0), (REFERENCE, 2, 2.0, 0)]
     plainly, between = {(PLAIN, 0, 0.0)}, {(PLAIN, 0, 1.0)}
-    begun_with = [*[plainly] * 2, *[{(0, 3, 1.0)}] * 3, between, plainly, between]
+    begun_with = [*[plainly] * 3, *[{(0, 3, 1.0)}] * 3, between, plainly, between]
     references = [*[{(REFERENCE, 0, 0.0)}] * 3, *[between] * 2, *[{(REFERENCE, 0, 2.0)}] * 3, *[between] * 2]
     assert waits == begun_with + references
     again, waited = "train" + REPEATING, "train" + EASED_STEP
-    labels = ["train"] * 2 + [again] * 3 + [waited, "test", waited] + ["train"] * 3
+    labels = ["train"] * 3 + [again] * 3 + [waited, "test", waited] + ["train"] * 3
     assert heard.labels == [*labels, *[waited] * 7]
 
 

@@ -355,6 +355,59 @@ def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: 
     assert torch.nn.Module._call_impl.__module__.startswith("torch.")
 
 
+class Stubborn(torch.nn.Module):
+    """Writes into what everybody has, whatever is said to that."""
+
+    def __init__(self, everybodys: Any) -> None:
+        super().__init__()
+        self.everybodys = [everybodys]
+
+    def forward(self, x: Any) -> Any:
+        try:
+            self.everybodys[0].add_(1)
+        except Exception:  # noqa: BLE001
+            return x
+        return x + torch.rand(())
+
+
+def test_what_must_not_be_done_twice_is_not() -> None:
+    count, x = torch.zeros(()), torch.ones(3)
+    model, made = torch.nn.Sequential(Stubborn(count)), ModuleRepeater({"0": 0}, Thread())
+    before = torch.get_rng_state()
+    made.install()
+    try:
+        model(x)
+    finally:
+        made.remove()
+    assert count == 1
+    assert made.refused == {0: "it writes into a tensor that was there before"}
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    torch.rand(())
+    assert torch.equal(after, torch.get_rng_state())
+    assert not made._thread.inside
+
+
+def test_the_programs_own_calls_are_not_watched() -> None:
+    """With somebody between it and its operations, a bilinear layer would not cast what it computes with."""
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Bilinear(8, 8, 4)), torch.rand(5, 8)
+    model.forward = lambda x: model[0](x, x)
+
+    def result() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    plain, made = result(), ModuleRepeater({"0": 0}, Thread())
+    made.install()
+    try:
+        made.target, made.more = 0, 1
+        assert all(torch.equal(plain, result()) for _ in range(2))
+    finally:
+        made.remove()
+    assert made.take_counts() == ({0: 2}, {0: 1})
+
+
 def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
     plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2}, Thread())
     made.install()

@@ -155,8 +155,8 @@ def asked_for(arguments: Sequence[str] | None = None) -> Step:
     parser.add_argument("--tiny", action="store_true", help="a small model, to try it out")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
-    trains = args.program.endswith("train")
-    return torch.set_grad_enabled(trains)(PROGRAMS[args.program](args))  # type: ignore[no-any-return]
+    step = PROGRAMS[args.program](args)
+    return step if args.program.endswith("train") else torch.no_grad()(step)
 
 
 def main() -> None:

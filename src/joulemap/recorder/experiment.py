@@ -28,7 +28,8 @@ EASED_STEP = " (eased)"
 PLAIN, REFERENCE = -1, -2
 """What is no target, and nothing is repeated: between blocks; and in a block that others refer to."""
 WARM_UP = 1
-"""Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead."""
+"""Steps in which a target is repeated before they count: memory is found for it, and the host gets ahead. And
+the first one of all, in which modules are watched."""
 
 
 class Repeats(Protocol):
@@ -179,6 +180,7 @@ class Experiment:
         self._of_step, self._stops = said["label"], said["stop"]
         for one in self._repeats:
             one.install()
+        self._warm_up = WARM_UP
 
     def _aim(self, target: int, more: int, ease: float, steps: int) -> None:
         """What was before ends here; what comes is repeated so often, for so many steps at least."""

@@ -100,8 +100,3 @@ def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], list[
                 key = tuple((tuple(shape), word) for _, _, shape, word in given)
                 cold = [bool(where) and not cache.holds(where, size) for where, size, *_ in given]
                 yield (name.removeprefix("aten::"), key), cold
-
-
-def cold_of(op: str, given: Operands, known: Cold) -> str:
-    """Of one operation's operands; empty where nothing is known of them."""
-    return known.get((op, given), "")

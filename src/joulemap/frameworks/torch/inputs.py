@@ -75,6 +75,13 @@ def is_number(shape: Sequence[int], kind: str) -> bool:
     return not shape and kind in ("double", "long int")
 
 
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie from the first of a tensor to its last, however it is strided."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(shape, strides, strict=True))
+
+
 def walk(roots: Sequence[Any]) -> Iterator[Any]:
     """All nodes of the profiler's tree, in no order."""
     todo = list(roots)

@@ -20,7 +20,7 @@ from joulemap.frameworks.imported import ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
 from joulemap.frameworks.nesting import Forest
-from joulemap.frameworks.torch.caches import Cold, cold_of, read_cold
+from joulemap.frameworks.torch.caches import Cold, read_cold
 from joulemap.frameworks.torch.compiled import Codes, read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
@@ -205,7 +205,7 @@ def _operations(events: EventTrace) -> dict[str, str]:
 
 def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold) -> Signature:
     shapes, strides, types, scalars = _unpacked(said, phase)
-    there = cold_of(op, tensors_of(shapes, types), cold) if cold else ""
+    there = cold.get((op, tensors_of(shapes, types)), "") if cold else ""
     return Signature(name, op, phase, shapes, strides, types, scalars, calls, there)
 
 

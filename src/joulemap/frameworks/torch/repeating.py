@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.clock import idle
+from joulemap.frameworks.torch.inputs import is_number, type_word
 from joulemap.frameworks.torch.rotation import (
     cache_bytes,
     copied,
@@ -28,20 +29,6 @@ from joulemap.frameworks.torch.rotation import (
 )
 
 KEY = "BackendSelect"
-_WORDS = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "c10::Half",
-    "bfloat16": "c10::BFloat16",
-    "int64": "long int",
-    "int32": "int",
-    "int16": "short int",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-}
-"""Types as the profiler writes them; others have one name."""
-
 _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
 """PyTorch's own list, as far as operations are pure; ``where`` is never given any."""
 
@@ -56,7 +43,8 @@ def operands(values: Sequence[Any]) -> Operands:
     found: list[tuple[tuple[int, ...], str]] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found += [(tuple(value.shape), _word(value.dtype))] if counted([value]) else []
+            shape, word = tuple(value.shape), type_word(value.dtype)
+            found += [] if is_number(shape, word) else [(shape, word)]
         elif isinstance(value, (list, tuple)):
             found += [(shape, "") for shape, _ in operands(value)]  # of lists the profiler tells no types
     return tuple(found)
@@ -68,12 +56,6 @@ def _safely_operands(values: Sequence[Any]) -> Operands:
         return operands(values)
     except RuntimeError:
         return ()
-
-
-@cache
-def _word(dtype: Any) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return _WORDS.get(name, name)
 
 
 class Refused(Exception):

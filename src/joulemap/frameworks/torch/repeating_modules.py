@@ -1,10 +1,11 @@
 """Modules called again in place: the same forward pass on the same inputs, without gradients, its further
 results thrown away.
 
-A module may do anything. So its first call is watched: whether it draws random numbers, writes into a tensor
-that was there before, keeps something of its own, or is given an object that may keep it (a cache of keys and
-values). Only what did none of that is ever called again. What it writes into its own buffers, as batch
-normalisation does into its statistics, is written into copies then.
+A module may do anything. One that keeps something of its own, or is given an object that may keep it (a cache
+of keys and values), is never called again. Any other is, once, and watched: just before it draws random
+numbers, or writes into a tensor that was there before, that is over, and so is this module. What it writes
+into its own buffers, as batch normalisation does into its statistics, is written into copies. The program's
+own calls are never watched: whoever looks on between a program and its operations may change them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
@@ -105,23 +105,38 @@ class ModuleRepeater:
         return result
 
     def _watch(self, target: int, call: functools.partial[Any]) -> Any:
-        """The program's own call, looked at."""
+        """The program's own call; and once more, looked at, where nothing speaks against it so far."""
         module, *args = call.args
         why = _why_not(module, args, call.keywords)
-        seen = _Observer(module) if not why else None
         before = _state(module)
-        with nullcontext() if seen is None else seen.mode():
-            result = call()
-        why = why or (seen.why if seen is not None else "")
+        result = call()
         if not why and _state(module) != before:
             why = "it keeps something of its own"
+        if not why:
+            why, self._copies[target] = self._observed(module, tuple(args), call.keywords)
         if why:
             self.refused[target] = why
-        elif seen is not None:
-            self._copies[target] = {
-                name: one.clone() for name, one in seen.own.items() if name in seen.written
-            }
         return result
+
+    def _observed(
+        self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Call a module again with copies of its buffers, until it does something that must not be done
+        twice: what that is, which it does not come to; and copies of the buffers that it writes into."""
+        import torch
+
+        observer = _Observer(module)
+        self._thread.inside = True
+        try:
+            with torch.no_grad(), observer.mode():
+                torch.func.functional_call(module, observer.own, args, dict(kwargs))
+        except _Twice as why:
+            return str(why), {}
+        except Exception as error:  # noqa: BLE001 - the program has its result
+            return f"it could not be called again: {type(error).__name__}", {}
+        finally:
+            self._thread.inside = False
+        return "", {name: one for name, one in observer.own.items() if name in observer.written}
 
     def _again(self, target: int, call: functools.partial[Any]) -> None:
         import torch
@@ -168,13 +183,16 @@ def _state(module: Any) -> list[dict[str, int]]:
     return [{name: id(value) for name, value in vars(one).items()} for one in module.modules()]
 
 
+class _Twice(BaseException):
+    """Something that must not be done twice, just before it is; a module that catches errors lets it pass."""
+
+
 class _Observer:
-    """Sees every operation of a module's call, and says why it must not be done twice; and which of its own
-    buffers were written into."""
+    """Sees every operation of a module's call before it is executed: one that must not be twice is not; and
+    which of its own buffers, which are copies, were written into."""
 
     def __init__(self, module: Any) -> None:
-        self.why = ""
-        self.own = dict(module.named_buffers())
+        self.own = {name: one.clone() for name, one in module.named_buffers()}
         self.written: set[str] = set()
         self._made: set[int] = set()
         self._kept: list[Any] = []
@@ -187,13 +205,15 @@ class _Observer:
 
         class Looking(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                observer.stop_twice(func, args, kwargs or {})
                 result = func(*args, **(kwargs or {}))
-                observer.see(func, args, kwargs or {}, result)
+                observer.keep(func._schema, result)
                 return result
 
         return Looking()
 
-    def see(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+    def stop_twice(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """``_Twice`` for what writes into a tensor that was there before, or draws random numbers."""
         schema = func._schema
         names = [one.name for one in schema.arguments]
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -205,10 +225,13 @@ class _Observer:
         if keeps_statistics(schema, args, kwargs):
             written += [given.get(one) for one in STATISTICS]
         if not all(self._is_ours(one) for value in written for one in _tensors(value)):
-            self.why = self.why or "it writes into a tensor that was there before"
+            raise _Twice("it writes into a tensor that was there before")
         random = "nondeterministic_seeded" in {tag.name for tag in func.tags} and "dropout_p" not in names
         if (random and given.get("train") is not False) or draws(schema, args, kwargs):
-            self.why = self.why or "it draws random numbers"
+            raise _Twice("it draws random numbers")
+
+    def keep(self, schema: Any, result: Any) -> None:
+        """What an operation has made is nobody else's."""
         if not any(one.alias_info is not None for one in schema.returns):
             made = _tensors(result)
             self._kept += made  # so that no other tensor takes their place in memory meanwhile

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from joulemap.frameworks.torch.inputs import is_number, reach, type_word
+
 MOST = 64
 TIMES = 3
 """All copies together are so many times the cache's size."""
@@ -62,26 +64,14 @@ def tensors_in(call: Any) -> list[Any]:
 
 def counted(tensors: Sequence[Any]) -> list[Any]:
     """Those that count as operands: not numbers that PyTorch has made a tensor of."""
-    import torch
-
-    numbers = (torch.float64, torch.int64)
-    return [one for one in tensors if one.dim() or one.dtype not in numbers]
-
-
-def reach(tensor: Any) -> int:
-    """How many elements lie from the first of a tensor to its last, however it is strided."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum(
-        int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    return [one for one in tensors if not is_number(one.shape, type_word(one.dtype))]
 
 
 def copied(tensor: Any) -> Any:
     """A tensor like another, which lies in memory as that does."""
     if not tensor.numel():
         return tensor
-    whole = tensor.detach().as_strided((reach(tensor),), (1,))
+    whole = tensor.detach().as_strided((reach(tensor.shape, tensor.stride()),), (1,))
     return whole.clone().as_strided(tensor.shape, tensor.stride())
 
 
@@ -97,7 +87,7 @@ def wanted(size: int, cache: int, free: int) -> int:
 
 def size_of(operands: Any) -> int:
     """The bytes of all tensors in a call, or in what it was given."""
-    return sum(int(reach(one) * one.element_size()) for one in tensors_in(operands))
+    return sum(reach(one.shape, one.stride()) * int(one.element_size()) for one in tensors_in(operands))
 
 
 def cache_bytes(device: Any, of_cpu: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from joulemap.frameworks.torch.inputs import is_number, type_word, walk
+from joulemap.frameworks.torch.inputs import is_number, reach, type_word, walk
 
 FILE = "touches.json"
 _TOUCH_NOTHING = {
     f"aten::{name}"
-    for name in ("empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_", "detach", "detach_")
+    for name in ("empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_", "detach_")
 }
 
 Given = tuple[int, int, Sequence[int], str]
@@ -49,14 +49,7 @@ def _given(inputs: Sequence[Any], device: str, in_a_list: bool = False) -> Itera
             continue
         where = one.storage_data_ptr if one.device.type == device else 0
         word = "" if in_a_list else type_word(one.dtype)
-        yield where or 0, _reach(shape, one.strides) * one.dtype.itemsize, shape, word
-
-
-def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements lie from the first to the last."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        yield where or 0, reach(shape, one.strides) * one.dtype.itemsize, shape, word
 
 
 @cache
