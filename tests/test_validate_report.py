@@ -1,0 +1,81 @@
+"""What is said of truths: errors of what is known, in words, numbers and a picture."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+from rich.console import Console
+
+from joulemap.devices import Domain
+from joulemap.validating.easing import Easing
+from joulemap.validating.picture import page, picture
+from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
+from joulemap.validating.rules import Charge
+from joulemap.validating.table import print_report
+from joulemap.validating.truth import Truth
+
+GPU = Domain("GPU:0", "GPU:0", sensor="synthetic")
+
+
+def row(
+    name: str, truth_j: float, by_time: float, calibrated: float | None, blocks: int = 5, **more: Any
+) -> Row:
+    charges = {TIME: Charge(by_time, by_time * 0.95, by_time * 1.05)}
+    if calibrated is not None:
+        charges[CALIBRATED] = Charge(calibrated, calibrated * 0.95, calibrated * 1.05)
+    return Row(more.get("kind", "operation"), name, Truth(truth_j / 2, 0.01 * truth_j, 2.0, blocks), charges)
+
+
+def a_report(provenance: Any = "measured") -> Report:
+    rows = [row("mm", 5.0, 4.0, 5.1), row("gelu", 2.0, 3.0, 1.9), row("tiny", 1.0, 2.0, None)]
+    rows += [row("unsure", 1.0, 9.0, 9.0, blocks=2), row("net/a", 4.0, 4.4, 4.0, kind="module")]
+    missing = [NotValidated("operation", "mul_ [8]", 0.12, "it writes into what it is given")]
+    domain = Domain("GPU:0", "GPU:0", provenance=provenance)
+    return Report(domain, rows, missing, 10.0, 0.05, 400, 20, "the budget is spent", notes=["A note."])
+
+
+def test_errors_are_of_what_is_known() -> None:
+    report = a_report()
+    by_time, calibrated = report.errors("operation", TIME), report.errors("operation", CALIBRATED)
+    of_modules = report.errors("module", TIME)
+    assert by_time is not None
+    assert calibrated is not None
+    assert of_modules is not None
+    assert (by_time.rows, calibrated.rows) == (3, 2)
+    assert by_time.mean == pytest.approx((0.2 + 0.5 + 1.0) / 3)
+    assert by_time.weighted == pytest.approx((1.0 + 1.0 + 1.0) / 8)
+    assert (by_time.held, calibrated.held) == (0.0, 1.0)
+    assert calibrated.contained == pytest.approx(0.5)
+    assert (report.sum_j("operation"), by_time.sum_j) == (8.0, 9.0)
+    assert of_modules.mean == pytest.approx(0.1)
+    assert Report(GPU, [], [], 0.0, 0.0, 0, 0, "").errors("operation", TIME) is None
+
+
+def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
+    report = a_report("estimated")
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=160))
+    text = out.getvalue()
+    assert "5.00 ± 0.10 J" in text
+    assert "-20.0 % !" in text
+    assert "operations by time: off by 56.7 % on the mean of 3, 37.5 % by energy; 0.0 % of the" in text
+    assert "add up to 80.0 % of a step, by time to 90.0 %" in text
+    assert "against an estimate" in text
+    assert "12.0 %  mul_ [8]: it writes into what it is given" in text
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert content["errors"]["operation"]["time"]["rows"] == 3
+    assert content["rows"][3]["known"] is False
+    assert content["rows"][3]["time"]["error"] is None
+    assert content["easing"] is None
+    eased = replace(report, easing=Easing(0.9, 0.01, 1980.0, 1750.0, 0.002)).to_json()["easing"]
+    assert eased == {"scale": 0.9, "half": 0.01, "eased_mhz": 1980.0, "plain_mhz": 1750.0, "spread": 0.002}
+    drawn = Xml.fromstring(picture(report))
+    titles = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(one.startswith("mm, calibrated: 5.10 J") for one in titles)
+    assert not any(one.startswith("unsure") for one in titles)
+    assert "<svg" in page(report)
