@@ -25,7 +25,7 @@ TIME_BASED_J = {"net/MatMul": 2.8, "net/Add": 5.6}
 _CALL = {"phase": "forward", "strides": "", "types": '["float"]', "scalars": "", "calls": STEPS}
 
 
-def write_calibrated(path, factor=1.0):
+def write_calibrated(path, factor=1.0, provenance="measured"):
     """Four steps of 100 ms, each one update of the meter. ``factor`` is what the MatMul costs more of."""
     costs_j = CALIBRATED_J | {"net/MatMul": factor * CALIBRATED_J["net/MatMul"]}
     signatures = [
@@ -52,7 +52,8 @@ def write_calibrated(path, factor=1.0):
     with unsynced(), RecordingWriter.create(path, info) as writer:
         writer.put_events(events)
         writer.put_steps(Steps.from_columns(start_ns=edges[:-1], end_ns=edges[1:]))
-        writer.put_power(PowerTrace(Domain("GPU:0", "GPU:0", update_period_s=0.1), edges, [step_j] * STEPS))
+        domain = Domain("GPU:0", "GPU:0", update_period_s=0.1, provenance=provenance)
+        writer.put_power(PowerTrace(domain, edges, [step_j] * STEPS))
         writer.put_program(Program.of(dict.fromkeys(costs_j, "op"), [("net/MatMul", "net/Add")]))
         writer.put_table(SIGNATURES, pa.Table.from_pylist(signatures))
     return path

@@ -133,6 +133,23 @@ def test_a_device_that_was_not_calibrated_is_shared_by_time():
         attribute(events, power, "calibrated", weights=[1, 1, 1], idle_weight=1.0, cost_rms=[0.1])
 
 
+def test_what_has_no_cost_is_off_by_what_it_shares_with_others():
+    """A second by itself, and a hundredth among others, with a meter that updates ten times a second."""
+    begins, ends = [0, S, S + S // 100], [S, S + S // 100, 2 * S]
+    events = EventTrace.from_columns(
+        name=["long", "short", "known"], device="GPU:0", start_ns=begins, end_ns=ends
+    )
+    power = PowerTrace(GPU, np.arange(0, 2 * S + 1, S // 10), np.full(20, 10.0))
+    footprint = attribute(
+        events, power, "calibrated", weights=[1.0] * 3, idle_weight=1.0, cost_rms=[np.nan, np.nan, 0.02]
+    )
+    off = {
+        one: rms / joules
+        for one, rms, joules in zip(footprint.name, footprint.cost_rms_j, footprint.energy_j, strict=True)
+    }
+    assert off == pytest.approx({"long": BY_TIME_RMS / 10, "short": BY_TIME_RMS, "known": 0.02})
+
+
 def called(op: str, shape: list[int], calls: int = 1, **more: str) -> dict[str, Any]:
     """A row of a recording's signatures."""
     row = {"name": f"net/{op}", "op": op, "phase": "forward", "shapes": json.dumps([shape]), "strides": ""}

@@ -57,6 +57,8 @@ def test_numbers_on_the_page_are_those_of_show_json(page, pages):
     ((name, (measured_j, _), (attributed_j, _), (idle_j, _)),) = values["By device"]
     (domain,) = said["domains"]
     assert name == domain["name"]
+    head = page.run("document.querySelector('#summary table').tHead.rows[0].cells[1].textContent")
+    assert head == domain["provenance"] == "measured"
     assert [measured_j, attributed_j, idle_j] == pytest.approx(
         [domain[key] for key in ("measured_j", "attributed_j", "idle_j")]
     )
@@ -190,6 +192,18 @@ def test_an_operation_too_short_for_the_meter_says_so(browser, tmp_path):
         )
     browser.point('.block[data-path="net"]')
     assert "less than one update" not in browser.run("document.getElementById('tip').innerText")
+    assert browser.complaints == []
+
+
+def test_an_estimate_is_nowhere_called_measured(browser, tmp_path):
+    path = write_calibrated(tmp_path / "run.joulemap", provenance="estimated")
+    joulemap("report", path, "--rule", "calibrated", "-o", tmp_path / "run.html")
+    browser.open(tmp_path / "run.html")
+    shown_text = browser.run("document.getElementById('summary').innerText")
+    assert "100 % of what was estimated" in shown_text
+    assert "measured" not in shown_text
+    browser.point("#summary table tbody data")
+    assert "measured" not in browser.run("document.getElementById('tip').innerText").split("provenance")[0]
     assert browser.complaints == []
 
 

@@ -227,9 +227,14 @@ def _account_device(
     cost_rms = None if weighting.cost_rms is None else weighting.cost_rms[rows.event]
     footprints = []
     for one, (energy, seconds, model) in zip(supplies, shared, strict=True):
-        charges = Charges(per_event(energy.charge), per_event(seconds.charge), active_s, cost_rms)
-        if model is not None:
-            charges = replace(charges, model_j=per_event(model.charge))
+        charges = Charges(
+            energy_j=per_event(energy.charge),
+            share_s=per_event(seconds.charge),
+            active_s=active_s,
+            cost_rms=cost_rms,
+            model_j=None if model is None else per_event(model.charge),
+            period_s=one.period_s,
+        )
         idle = (energy, seconds, energy if model is None else model)
         footprints.append(domain_footprint(rows, step_of, one, idle, charges, weighting.rule))
     return footprints

@@ -122,13 +122,14 @@ class Charges:
     the cost may be that it weighed by (relative, as an rms; NaN for one that was not calibrated).
 
     ``model_j`` is what its cost says: what untraced steps took goes by that where it is known. The meter's
-    few updates while steps were traced say less."""
+    few updates while steps were traced say less. ``period_s`` is how often the meter updates."""
 
     energy_j: Float64
     share_s: Float64
     active_s: Float64
     cost_rms: Float64 | None = None
     model_j: Float64 | None = None
+    period_s: float = 0.0
 
     @property
     def basis_j(self) -> Float64:
@@ -141,10 +142,12 @@ class Charges:
 
     def cost_rms_j(self, joules: Float64) -> Float64 | None:
         """How far off it may be: executions of one operation are all off together. What has no cost beside
-        others that have one is as far off as sharing by time is."""
+        others that have one is as far off as sharing by time is; except for what lasts longer than the meter
+        takes to update, which shares no more than its edges."""
         if self.cost_rms is None:
             return None
-        return np.where(np.isnan(self.cost_rms), BY_TIME_RMS, self.cost_rms) * joules
+        shared = self.period_s / np.maximum(self.active_s, max(self.period_s, 1e-9))
+        return np.where(np.isnan(self.cost_rms), BY_TIME_RMS * shared, self.cost_rms) * joules
 
 
 def domain_footprint(

@@ -32,6 +32,8 @@ class Calibrated:
     weights: Weights
     calibration: Calibration
     closure: float | None
+    provenance: str = "measured"
+    """Of what the closure is a part: read off a meter, or estimated."""
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
@@ -41,7 +43,7 @@ class Calibrated:
         ]
         if self.closure is not None:
             share = fmt_share(self.closure)
-            said.append(f"Closure: costs and waiting add up to {share} of what was measured.")
+            said.append(f"Closure: costs and waiting add up to {share} of what was {self.provenance}.")
         return said
 
     def warnings(self) -> list[str]:
@@ -87,7 +89,7 @@ def calibrated(
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, calibration.device, here, calibration.costs, part)
     closure = (found.work_j + found.waiting_j) / found.measured_j
-    return Calibrated(weights, calibration, closure)
+    return Calibrated(weights, calibration, closure, drawn.domain.provenance)
 
 
 def _drawn(recording: Recording, device: str) -> PowerTrace | None:

@@ -13,7 +13,7 @@ function measuredDatum(row) {
   const text = quantity(row.measured_j, "J", 4);
   return datum(text, row.measured_j, () => ({
     title: printable(row.name),
-    lines: [["measured", text], ...meterLines(row)],
+    lines: [[row.provenance, text], ...meterLines(row)],
   }));
 }
 
@@ -44,7 +44,7 @@ function domainsTable({ summary }) {
   const power = (watts) => (watts === null ? "" : quantity(watts, "W"));
   const columns = [
     ["meter", (row) => printable(row.name)],
-    ["measured", measuredDatum, true],
+    [summary.provenances.join(" or "), measuredDatum, true],
     ["attributed", attributedDatum, true],
     netColumn(summary.domains),
     ["idle", idleDatum, true],
