@@ -3,13 +3,16 @@
     python benchmarks/blocks.py                     PyTorch: a BERT of two layers, two minutes
     python benchmarks/blocks.py --framework jax     JAX: a model of two such layers in linen
     python benchmarks/blocks.py --overhead 0        without sessions: hooks and monitor
-    python benchmarks/blocks.py --overhead 0 --no-monitor      hooks alone
+    python benchmarks/blocks.py --overhead 0 --only inside     hooks alone
+    python benchmarks/blocks.py --only monitor                 the monitor alone
     python benchmarks/blocks.py --block 0.25 llama-decode --batch 8     a program of studies/accuracy
 
 Processes that are run in turns differ by more than recording costs, and so does one machine from minute to
 minute. Blocks of a second do not: each recorded one is compared with the plain one beside it. In plain
 blocks there is nothing of joulemap in the process, and the monitor is stopped; the recorder's clock, by which
-it counts its budget, runs in recorded blocks only. CPU time is said beside the time, since it is what a busy
+it counts its budget, runs in recorded blocks only. Where even a second makes a difference, blocks of a few
+steps tell more; since a monitor that was stopped first makes up for what it missed, that is for what is
+``inside`` of the process. CPU time is said beside the time, since it is what a busy
 machine disturbs least. A block ends when all its work is done. Steps that were made are counted against those
 that were noticed, so that hooks that miss some do not pass as cheap ones.
 
@@ -21,6 +24,7 @@ sessions by what they took, say what recording typically costs.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -29,7 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,9 +48,8 @@ from switch import Switch
 
 DRAWS = 4000
 FEWEST = 10
-"""Steps of a block: the one before it is not timed, yet counts in the time that sessions are paid from. Where
-a machine's speed changes within seconds, shorter blocks tell more (``--fewest``), and sessions count for a
-little more than they should."""
+"""Steps of a block. The one before them is not timed, yet counts in the time that sessions are paid from."""
+ALL, INSIDE, MONITOR = "all", "inside", "monitor"
 Program = tuple[Callable[[], object], Callable[[], object]]
 """One step of it, and what returns when all work of the steps is done."""
 
@@ -59,7 +62,7 @@ class Block:
     steps: int
     wall_s: float
     cpu_s: float
-    traced: bool
+    traced: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,21 +95,24 @@ def alternate(
     block_s: float = 1.0,
     fewest: int = FEWEST,
     overhead: float = DEFAULT_OVERHEAD,
-    monitored: bool = True,
+    only: str = ALL,
 ) -> tuple[list[Block], Account]:
     """Blocks of about ``block_s``, four at a time in the order p r r p or r p p r, so that nothing that comes
     back every so many steps always falls on the same kind; and the recorder's account."""
     steps = _fitting(program, block_s, fewest)
     blocks: list[Block] = []
-    with tempfile.TemporaryDirectory() as made, _monitor(Path(made)) if monitored else _none() as metering:
+    with tempfile.TemporaryDirectory() as made, _none() if only == INSIDE else _monitor(Path(made)) as metering:
         switch = Switch(framework, Path(made), overhead)
         until_s, chance = time.monotonic() + seconds, random.Random(0)
         while time.monotonic() < until_s:
             first = chance.random() < 0.5
             for recorded in (first, not first, not first, first):
                 metering(recorded)
-                blocks.append(_block(program, steps, switch if recorded else None))
-                _check(blocks, switch)
+                if only == MONITOR:
+                    blocks.append(_timed(program, steps, recorded))
+                else:
+                    blocks.append(_block(program, steps, switch, recorded))
+                    _check(blocks, switch)
         return blocks, Account(switch.share(), switch.clock.budget.spent, switch.sessions_spent())
 
 
@@ -141,24 +147,30 @@ def _fitting(program: Program, block_s: float, fewest: int) -> int:
     return max(fewest, round(block_s / ((time.perf_counter() - begin_s) / count)))
 
 
-def _block(program: Program, steps: int, switch: Switch | None) -> Block:
+def _block(program: Program, steps: int, switch: Switch, recorded: bool) -> Block:
     """What is timed includes sessions to their end, and not that joulemap is put in and taken out again, nor
-    the first step after that."""
+    the first step after that. It was in and out before a plain block, too."""
+    if not recorded:
+        switch.in_and_out()
+        return _timed(program, steps, recorded)
+    before = switch.clock.budget.sessions
+    with switch.on():
+        block = _timed(program, steps, recorded, switch)
+    return replace(block, traced=switch.clock.budget.sessions > before)
+
+
+def _timed(program: Program, steps: int, recorded: bool, switch: Switch | None = None) -> Block:
     step, wait = program
-    before = 0 if switch is None else switch.clock.budget.sessions
-    with nullcontext() if switch is None else switch.on():
-        with nullcontext() if switch is None else switch.warming_up():
-            step()
-            wait()
-        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            step()
+    with nullcontext() if switch is None else switch.warming_up():
+        step()
         wait()
-        if switch is not None:
-            switch.close()
-        wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
-    traced = switch is not None and switch.clock.budget.sessions > before
-    return Block(switch is not None, steps, wall_s, cpu_s, traced)
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        step()
+    wait()
+    if switch is not None:
+        switch.close()
+    return Block(recorded, steps, time.perf_counter() - begin_s, time.process_time() - begin_cpu_s)
 
 
 def _check(blocks: list[Block], switch: Switch) -> None:
@@ -173,45 +185,60 @@ def costs(blocks: list[Block]) -> dict[str, Cost]:
     groups = np.array([[one.wall_s, one.cpu_s] for one in blocks]).reshape(-1, 4, 2)
     recorded = np.array([one.recorded for one in blocks]).reshape(-1, 4)
     traced: Any = np.array([one.traced for one in blocks]).reshape(-1, 4).any(axis=1)
+    timed = blocks[0].steps / (blocks[0].steps + 1)
     found = {}
     for unit, name in enumerate(("time", "CPU time")):
         for cost, kind in ((_cost, name), (_typical_cost, f"{name}, typically")):
-            found[kind] = cost(groups[:, :, unit], recorded, traced)
+            found[kind] = cost(groups[:, :, unit], recorded, traced, timed)
             if not traced.all():
                 without = groups[~traced, :, unit], recorded[~traced]
-                found[f"{kind}, of blocks without a session"] = cost(*without, traced[~traced])
+                found[f"{kind}, of blocks without a session"] = cost(*without, traced[~traced], timed)
     return found
 
 
-def _cost(took_s: Any, recorded: Any, traced: Any) -> Cost:
+def _cost(took_s: Any, recorded: Any, traced: Any, timed: float) -> Cost:
     """The interval comes from drawing again groups of four. How many have a session is not by chance but by
-    the budget: those are kept as they are, and vary as the others do."""
-    plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
-    chance, others = np.random.default_rng(0), np.flatnonzero(~traced if not traced.all() else traced)
-    kept = np.setdiff1d(np.arange(len(plain_s)), others)
-    drawn = others[chance.integers(0, len(others), (DRAWS, len(others)))]
-    usual = recorded_s[others].sum() / plain_s[others].sum()
-    varies_s = (recorded_s - usual * plain_s)[others]
-    sessions_s = recorded_s[kept].sum() + chance.choice(varies_s, (DRAWS, len(kept))).sum(axis=1)
-    ratio = (recorded_s[drawn].sum(axis=1) + sessions_s) / (plain_s[drawn].sum(axis=1) + plain_s[kept].sum())
-    low, high = (np.quantile(ratio, [0.025, 0.975]) - 1) * 100
-    return Cost(float((recorded_s.sum() / plain_s.sum() - 1) * 100), float(low), float(high))
+    the budget: those are kept as they are, and vary as the others do. Only a part of the time that sessions
+    are paid from is ``timed``."""
+    seen = _Seen.of(took_s, recorded, traced)
+    plain_s, recorded_s = seen.plain_s[seen.others], seen.recorded_s[seen.others]
+    usual = float(recorded_s.sum() / plain_s.sum())
+    drawn = np.random.default_rng(1).integers(0, len(plain_s), (DRAWS, len(plain_s)))
+    return seen.with_sessions(usual, recorded_s[drawn].sum(axis=1) / plain_s[drawn].sum(axis=1), timed)
 
 
-def _typical_cost(took_s: Any, recorded: Any, traced: Any) -> Cost:
+def _typical_cost(took_s: Any, recorded: Any, traced: Any, timed: float) -> Cost:
     """The mean of the middle half of groups without a session, and what those with one took longer than that,
     over all. The interval comes from drawing again."""
-    plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
-    chance, others = np.random.default_rng(0), np.flatnonzero(~traced if not traced.all() else traced)
-    kept = np.setdiff1d(np.arange(len(plain_s)), others)
-    ratios = (recorded_s / plain_s)[others]
-    usual = float(_middle(ratios))
-    drawn = _middle(chance.choice(ratios, (DRAWS, len(ratios))))
-    longer_s = (recorded_s - usual * plain_s)[kept].sum()
-    varies_s = chance.choice((recorded_s - usual * plain_s)[others], (DRAWS, len(kept))).sum(axis=1)
-    low, high = np.quantile(drawn + (longer_s + varies_s) / plain_s.sum(), [0.025, 0.975])
-    found = (usual + longer_s / plain_s.sum(), low, high)
-    return Cost(*(float(one - 1) * 100 for one in found))
+    seen = _Seen.of(took_s, recorded, traced)
+    ratios = (seen.recorded_s / seen.plain_s)[seen.others]
+    drawn = np.random.default_rng(1).choice(ratios, (DRAWS, len(ratios)))
+    return seen.with_sessions(float(_middle(ratios)), _middle(drawn), timed)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What groups of blocks took, and which of them have a session and which have none."""
+
+    plain_s: Any
+    recorded_s: Any
+    sessions: Any
+    others: Any
+
+    @classmethod
+    def of(cls, took_s: Any, recorded: Any, traced: Any) -> _Seen:
+        plain_s, recorded_s = (np.where(which, took_s, 0.0).sum(axis=1) for which in (~recorded, recorded))
+        others = np.flatnonzero(~traced if not traced.all() else traced)
+        return cls(plain_s, recorded_s, np.setdiff1d(np.arange(len(plain_s)), others), others)
+
+    def with_sessions(self, usual: float, drawn: Any, timed: float) -> Cost:
+        """What groups usually take and what that varies by, with what those with a session took longer."""
+        longer_s = self.recorded_s - usual * self.plain_s
+        chance = np.random.default_rng(0).choice(longer_s[self.others], (DRAWS, len(self.sessions)))
+        share = timed / self.plain_s.sum()
+        found_s = longer_s[self.sessions].sum()
+        low, high = np.quantile(drawn + share * (found_s + chance.sum(axis=1)), [0.025, 0.975])
+        return Cost(*(float(one - 1) * 100 for one in (usual + share * found_s, low, high)))
 
 
 def _middle(values: Any) -> Any:
@@ -312,7 +339,10 @@ def main() -> int:
     parser.add_argument("--block", type=float, default=1.0, help="seconds of one block")
     parser.add_argument("--fewest", type=int, default=FEWEST, help="steps of one block, at least")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
-    parser.add_argument("--no-monitor", dest="monitored", action="store_false", help="meter nothing")
+    parser.add_argument(
+        "--only", choices=(ALL, INSIDE, MONITOR), default=ALL, help="what is inside of the process, or beside it"
+    )
+    parser.add_argument("--json", type=Path, help="file for what was found, and every block")
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, help="of studies/accuracy/programs.py, with its arguments"
     )
@@ -324,9 +354,11 @@ def main() -> int:
         block_s=args.block,
         fewest=args.fewest,
         overhead=args.overhead,
-        monitored=args.monitored,
+        only=args.only,
     )
     found = said(blocks, account)
+    if args.json is not None:
+        args.json.write_text(json.dumps(found | {"every_block": [asdict(block) for block in blocks]}))
     for name, value in found.items():
         if name != "costs":
             print(f"{name:48} {value:.4g}")

@@ -43,7 +43,7 @@ def test_what_recording_costs_is_found_however_the_host_is_held_up(blocks) -> No
     mean, typical, held = [], [], []
     for seed in range(20):
         *seen, true_percent = world(seed)
-        whole, middle = blocks._cost(*seen), blocks._typical_cost(*seen)
+        whole, middle = blocks._cost(*seen, 1.0), blocks._typical_cost(*seen, 1.0)
         mean.append(whole.percent - true_percent)
         typical.append(middle.percent - true_percent)
         held.append((whole.low <= true_percent <= whole.high, middle.low <= true_percent <= middle.high))
