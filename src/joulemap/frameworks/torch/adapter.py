@@ -73,6 +73,7 @@ class TorchAdapter(HookedAdapter):
 
     def _unhook(self) -> None:
         self._removals.all()
+        self._calls.let_go()
 
     def _write(self) -> None:
         self._provenance.write()
@@ -83,4 +84,5 @@ class TorchAdapter(HookedAdapter):
 
     def _leave_to_parent(self) -> None:
         self._calls.tracing, self._calls.flow = False, None
+        self._calls.let_go()
         super()._leave_to_parent()

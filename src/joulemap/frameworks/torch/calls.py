@@ -2,11 +2,11 @@
 
 ``Module.__call__`` is the one place that every call passes, of modules that exist and of those to come. Hooks
 on modules would be seen by the compiler, which breaks its graphs at them, and by whoever copies or
-pickles a module. Outside of sessions a call inside a call costs one look at a flag, in a frame that is there
-anyway: programs with many small modules make thousands a second, and leave little of ours in the processor's
-caches meanwhile. (With 200 modules in a step of 5 ms, 13 to 29 µs; 54 to 77 where the look is at the thread's
-number instead.) So one thread's call hides those that other threads begin meanwhile, and what comes after it
-may be inside of one that was hidden: the stack says.
+pickles a module. Outside of sessions a call inside a call costs nothing: the function has torch's own code
+until the outermost call ends. (A look at a flag took 13 to 29 µs of a step of 5 ms with 200 modules, and one
+at the thread's number 54 to 77: such a program leaves little of ours in the processor's caches.) So one
+thread's call hides those that other threads begin meanwhile, and what comes after it may be inside of one
+that was hidden: the stack says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
-from joulemap.frameworks.torch.graft import grafted
+from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import INFERENCE, StepFinder
 from joulemap.frameworks.watch import Watch
@@ -50,25 +50,23 @@ _NOTHING_ELSE = _Call(outermost=True, range=None, above="", flow=None)
 _NOTED = _Call(outermost=True, range=None, above="", flow=None)
 """Of one that was only noted: a step of inference like the one before it."""
 
-_Begins = Callable[[Any, Any, Any], _Call | None]
-_Ends = Callable[[_Call, Any], None]
-
 
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
-    feeds what. ``listens`` holds whether there is anything to listen to: not inside of a call."""
+    feeds what. ``listens`` says whether there is anything to listen to: not inside of a call."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._tracing = False
-        self.listens = [True]
+        self.listens = True
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._learns = False
         self._thread = _Thread()
         self._last_thread = 0  # which had ``listens`` be False
+        self._change: Callable[[bool], None] = bool
         self._notes, self._captures = watch.steps.noted, gpus.captures
-        self._code: CodeType | None = None
+        self._codes: tuple[CodeType, ...] = ()
 
     @property
     def tracing(self) -> bool:
@@ -76,7 +74,12 @@ class Calls:
 
     @tracing.setter
     def tracing(self, traces: bool) -> None:
-        self._tracing, self.listens[0], self._finder.alike = traces, True, 0
+        self._tracing, self._finder.alike = traces, 0
+        self._listen(True)
+
+    def _listen(self, on: bool) -> None:
+        self.listens = on
+        self._change(on)
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
@@ -84,26 +87,35 @@ class Calls:
 
         patches.put(Module, "__call__", self._listening(Module.__call__))
 
+    def let_go(self) -> None:
+        """Listen no more: whoever holds the function that was hooked has torch's own."""
+        self._listen(False)
+        self._change = bool
+
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
         return self._thread.inside
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
+        unseen(self._listen)
         begins, ends = self._beginning(), self._ending()
-        ours = {"_begins": begins, "_ends": ends, "_listens": self.listens}
-        made = grafted(original, "_listens[0]", **ours) if isinstance(original, FunctionType) else None
+        made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
-        self._code = called.__code__
+        self._codes = (called.__code__,)
         instead(called, original)
-        return unseen(called)
+        unseen(called)
+        if made:
+            self._codes += (original.__code__,)
+            self._change = _changing(made, original.__code__)
+        return called
 
-    def _around(self, original: Callable[..., Any], begins: _Begins, ends: _Ends) -> Callable[..., Any]:
+    def _around(self, original: Callable[..., Any], begins: Begins, ends: Ends) -> Callable[..., Any]:
         """The same where somebody has replaced that function before us, or its source is not there."""
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module, args, kwargs) if self.listens[0] else None
+            call = begins(module, args, kwargs) if self.listens else None
             output = None
             try:
                 output = original(module, *args, **kwargs)
@@ -117,12 +129,12 @@ class Calls:
 
         return called
 
-    def _beginning(self) -> _Begins:
+    def _beginning(self) -> Begins:
         """What happens when a call begins."""
         from torch import is_grad_enabled
         from torch._C._profiler import _RecordFunctionFast
 
-        watch, thread, attempt, listens = self._watch, self._thread, aside(self._watch), self.listens
+        watch, thread, attempt, listen = self._watch, self._thread, aside(self._watch), self._listen
         finder = self._finder
         unseen(_Call.__new__)  # which is Python, too
 
@@ -131,7 +143,8 @@ class Calls:
                 return None
             alike = id(module) == finder.alike and get_ident() == self._last_thread and not is_grad_enabled()
             if alike and not self._captures() and attempt(self._notes, INFERENCE):
-                thread.inside, listens[0] = True, False
+                thread.inside = True
+                listen(False)
                 return _NOTED
             outermost = not thread.inside and not attempt(self._is_hidden)
             if outermost:
@@ -139,7 +152,8 @@ class Calls:
                 attempt(self._outermost_begins, module)
             if not self._tracing:
                 if thread.inside:
-                    self._last_thread, listens[0] = get_ident(), False
+                    self._last_thread = get_ident()
+                    listen(False)
                 return _NOTHING_ELSE if outermost else None
             above, opened, flow = thread.label, None, None
             label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
@@ -153,14 +167,15 @@ class Calls:
 
         return unseen(begins)
 
-    def _ending(self) -> _Ends:
+    def _ending(self) -> Ends:
         """What happens when it ends."""
-        watch, thread, attempt, listens = self._watch, self._thread, aside(self._watch), self.listens
+        watch, thread, attempt, listen = self._watch, self._thread, aside(self._watch), self._listen
         call_ends = self._finder.call_ends
 
         def ends(call: _Call, output: Any) -> None:
             if call is _NOTED:
-                thread.inside, listens[0] = False, True
+                thread.inside = False
+                listen(True)
                 attempt(watch.steps.end)
                 return
             if call is not _NOTHING_ELSE:
@@ -170,7 +185,8 @@ class Calls:
                 if flow is not None:
                     attempt(flow.call_ends, output)
             if call.outermost:
-                thread.inside, listens[0] = False, True
+                thread.inside = False
+                listen(True)
                 attempt(call_ends)
 
         return unseen(ends)
@@ -197,9 +213,19 @@ class Calls:
         if get_ident() == self._last_thread:
             return False
         frame: FrameType | None = sys._getframe(3).f_back  # below the call itself
-        while frame is not None and frame.f_code is not self._code:
+        while frame is not None and frame.f_code not in self._codes:
             frame = frame.f_back
         return frame is not None
+
+
+def _changing(function: FunctionType, quiet: CodeType) -> Callable[[bool], None]:
+    """What has a function listen, or gives it the code with which it does not."""
+    listening = function.__code__
+
+    def change(on: bool) -> None:
+        function.__code__ = listening if on else quiet
+
+    return unseen(change)
 
 
 def any_optimizer() -> bool:

@@ -2,7 +2,7 @@
 
 A wrapper makes two calls of one, which takes half a microsecond, and is a frame in every traceback. So the
 function is made again from its own source, with ours around its body, and every line is where it was. While
-nobody listens, all that it does more is to ask whether anybody does.
+nobody listens it runs torch's own code, and does nothing more at all.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import ast
 import inspect
 from copy import deepcopy
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-_AROUND = """
-_call = _begins(self, args, kwargs) if {condition} else None
+_BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
+_AROUND = f"""
+_begins = {_BEGINS!r}
+_call = _begins(self, args, kwargs)
 if _call is None:
     BODY
     return
@@ -22,22 +25,26 @@ _output = None
 try:
     BODY_THAT_KEEPS_ITS_OUTPUT
 finally:
+    _ends = {_ENDS!r}
     _ends(_call, _output)
 """
+Begins = Callable[[Any, Any, Any], Any]
+Ends = Callable[[Any, Any], None]
 _SAME = ("co_code", "co_names", "co_varnames", "co_consts")
 
 
-def grafted(function: FunctionType, condition: str, **ours: Any) -> FunctionType | None:
-    """``function(self, *args, **kwargs)`` that, where ``condition`` holds, calls ``_begins`` with these
-    before its body, and ``_ends`` after it with what that has returned and with its own result, or None where
-    it fails. Both are in ``ours``, with all that the condition names. None where its source is not known."""
+def grafted(function: FunctionType, begins: Begins, ends: Ends) -> FunctionType | None:
+    """``function(self, *args, **kwargs)`` that calls ``begins`` with these before its body, and ``ends`` after
+    it with what that has returned and with its own result, or None where it fails. What it calls is among the
+    constants of its code, so that the code of ``function`` can be put in the place of it and back again, in
+    the middle of a call, too. None where its source is not known."""
     definition = _definition(function.__code__)
     if definition is None or not _is_source_of(definition, function):
         return None
-    around = _placed(_AROUND.format(condition=condition), definition)
+    around = _placed(_AROUND, definition)
     keeping = [_Keeping().visit(deepcopy(one)) for one in definition.body]
     definition.body = _Filled(BODY=definition.body, BODY_THAT_KEEPS_ITS_OUTPUT=keeping).visit(around).body
-    return _made(definition, function, ours)
+    return _made(definition, function, {_BEGINS: begins, _ENDS: ends})
 
 
 def _definition(code: CodeType) -> ast.FunctionDef | None:
@@ -61,13 +68,13 @@ def _is_source_of(definition: ast.FunctionDef, function: FunctionType) -> bool:
 
 
 def _made(definition: ast.FunctionDef, function: FunctionType, ours: dict[str, Any]) -> FunctionType:
-    """A function of the module that the other one is of, to which ``ours`` are known beside its globals."""
-    module = ast.parse(f"def make({', '.join(ours)}):\n    BODY\n    return {definition.name}")
-    whole = _Filled(BODY=[definition]).visit(module)
+    """A function of the module that the other one is of, with ``ours`` in the place of texts."""
+    whole = ast.Module([definition], type_ignores=[])
     made: dict[str, Any] = {}
-    code = compile(whole, function.__code__.co_filename, "exec", dont_inherit=True)
-    exec(code, function.__globals__, made)  # noqa: S102 - torch's own source
-    again: FunctionType = made["make"](**ours)
+    exec(compile(whole, function.__code__.co_filename, "exec", dont_inherit=True), function.__globals__, made)  # noqa: S102 - torch's own source
+    again: FunctionType = made[definition.name]
+    constants = [ours.get(one, one) if isinstance(one, str) else one for one in again.__code__.co_consts]
+    again.__code__ = again.__code__.replace(co_consts=tuple(constants))
     return again
 
 
