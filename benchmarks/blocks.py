@@ -101,7 +101,8 @@ def alternate(
     back every so many steps always falls on the same kind; and the recorder's account."""
     steps = _fitting(program, block_s, fewest)
     blocks: list[Block] = []
-    with tempfile.TemporaryDirectory() as made, _none() if only == INSIDE else _monitor(Path(made)) as metering:
+    monitor = _none if only == INSIDE else _monitor
+    with tempfile.TemporaryDirectory() as made, monitor(Path(made)) as metering:
         switch = Switch(framework, Path(made), overhead)
         until_s, chance = time.monotonic() + seconds, random.Random(0)
         while time.monotonic() < until_s:
@@ -131,7 +132,7 @@ def _monitor(folder: Path) -> Iterator[Callable[[bool], None]]:
 
 
 @contextmanager
-def _none() -> Iterator[Callable[[bool], None]]:
+def _none(_: Path) -> Iterator[Callable[[bool], None]]:
     """In the place of one."""
     yield lambda _: None
 
@@ -317,7 +318,7 @@ def _jax_program() -> Program:
     return step, lambda: jax.block_until_ready(trained)
 
 
-def _study_program(called: Sequence[str]) -> Program:
+def study_program(called: Sequence[str]) -> Program:
     """One of PyTorch, on a GPU where there is one."""
     import torch
 
@@ -340,7 +341,7 @@ def main() -> int:
     parser.add_argument("--fewest", type=int, default=FEWEST, help="steps of one block, at least")
     parser.add_argument("--overhead", type=float, default=DEFAULT_OVERHEAD)
     parser.add_argument(
-        "--only", choices=(ALL, INSIDE, MONITOR), default=ALL, help="what is inside of the process, or beside it"
+        "--only", choices=(ALL, INSIDE, MONITOR), default=ALL, help="what is inside of the process, or beside"
     )
     parser.add_argument("--json", type=Path, help="file for what was found, and every block")
     parser.add_argument(
@@ -348,7 +349,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     blocks, account = alternate(
-        _study_program(args.program) if args.program else PROGRAMS[args.framework](),
+        study_program(args.program) if args.program else PROGRAMS[args.framework](),
         framework=args.framework,
         seconds=args.seconds,
         block_s=args.block,

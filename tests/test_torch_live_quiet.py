@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tensorflow_live import Heard
+from tests.test_torch_live_noted import Noting
 from tests.torch_live import attached, layers
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -26,21 +26,6 @@ class Holds(torch.nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.inner = torch.nn.Identity()
-
-
-class Noting(Heard):
-    """Is told of steps like the last one in a word."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted_at: list[int] = []
-
-    def noted(self, label: str) -> bool:
-        if self.is_open():
-            return False
-        self.noted_at.append(len(self.steps))
-        self.begin(label)
-        return True
 
 
 def test_inference_like_the_last_one_is_only_noted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from joulemap.frameworks.torch.aside import aside, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.names import ModuleNames
-from joulemap.frameworks.torch.steps import INFERENCE, StepFinder
+from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
 
 
@@ -49,6 +50,8 @@ _NOTHING_ELSE = _Call(outermost=True, range=None, above="", flow=None)
 """Of an outermost call outside of sessions."""
 _NOTED = _Call(outermost=True, range=None, above="", flow=None)
 """Of one that was only noted: a step of inference like the one before it."""
+_NOTED_IN_TRAINING = _Call(outermost=True, range=None, above="", flow=None)
+"""The same of training, which goes on after it."""
 
 
 class Calls:
@@ -64,8 +67,9 @@ class Calls:
         self._learns = False
         self._thread = _Thread()
         self._last_thread = 0  # which had ``listens`` be False
-        self._change: Callable[[bool], None] = bool
-        self._notes, self._captures = watch.steps.noted, gpus.captures
+        self._hear: Callable[[], object] = partial(setattr, self, "listens", True)
+        self._hush: Callable[[], object] = partial(setattr, self, "listens", False)
+        self._captures = gpus.captures
         self._codes: tuple[CodeType, ...] = ()
 
     @property
@@ -75,11 +79,7 @@ class Calls:
     @tracing.setter
     def tracing(self, traces: bool) -> None:
         self._tracing, self._finder.alike = traces, 0
-        self._listen(True)
-
-    def _listen(self, on: bool) -> None:
-        self.listens = on
-        self._change(on)
+        self._hear()
 
     def hook(self, patches: Patches) -> None:
         """Listen."""
@@ -89,8 +89,8 @@ class Calls:
 
     def let_go(self) -> None:
         """Listen no more: whoever holds the function that was hooked has torch's own."""
-        self._listen(False)
-        self._change = bool
+        self._hush()
+        self._hear = self._hush = bool
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
@@ -98,7 +98,6 @@ class Calls:
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
-        unseen(self._listen)
         begins, ends = self._beginning(), self._ending()
         made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
@@ -107,7 +106,8 @@ class Calls:
         unseen(called)
         if made:
             self._codes += (original.__code__,)
-            self._change = _changing(made, original.__code__)
+            self._hear = partial(setattr, made, "__code__", made.__code__)
+            self._hush = partial(setattr, made, "__code__", original.__code__)
         return called
 
     def _around(self, original: Callable[..., Any], begins: Begins, ends: Ends) -> Callable[..., Any]:
@@ -134,18 +134,23 @@ class Calls:
         from torch import is_grad_enabled
         from torch._C._profiler import _RecordFunctionFast
 
-        watch, thread, attempt, listen = self._watch, self._thread, aside(self._watch), self._listen
+        watch, thread, attempt = self._watch, self._thread, aside(self._watch)
         finder = self._finder
         unseen(_Call.__new__)  # which is Python, too
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
-            alike = id(module) == finder.alike and get_ident() == self._last_thread and not is_grad_enabled()
-            if alike and not self._captures() and attempt(self._notes, INFERENCE):
+            alike = id(module) == finder.alike and get_ident() == self._last_thread
+            if (
+                alike
+                and is_grad_enabled() == finder.learns
+                and not self._captures()
+                and attempt(finder.notes)
+            ):
                 thread.inside = True
-                listen(False)
-                return _NOTED
+                self._hush()
+                return _NOTED_IN_TRAINING if finder.learns else _NOTED
             outermost = not thread.inside and not attempt(self._is_hidden)
             if outermost:
                 thread.inside = True
@@ -153,7 +158,7 @@ class Calls:
             if not self._tracing:
                 if thread.inside:
                     self._last_thread = get_ident()
-                    listen(False)
+                    self._hush()
                 return _NOTHING_ELSE if outermost else None
             above, opened, flow = thread.label, None, None
             label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
@@ -169,14 +174,18 @@ class Calls:
 
     def _ending(self) -> Ends:
         """What happens when it ends."""
-        watch, thread, attempt, listen = self._watch, self._thread, aside(self._watch), self._listen
+        watch, thread, attempt = self._watch, self._thread, aside(self._watch)
         call_ends = self._finder.call_ends
 
         def ends(call: _Call, output: Any) -> None:
             if call is _NOTED:
                 thread.inside = False
-                listen(True)
+                self._hear()
                 attempt(watch.steps.end)
+                return
+            if call is _NOTED_IN_TRAINING:
+                thread.inside = False
+                self._hear()
                 return
             if call is not _NOTHING_ELSE:
                 _, opened, thread.label, flow = call
@@ -186,7 +195,7 @@ class Calls:
                     attempt(flow.call_ends, output)
             if call.outermost:
                 thread.inside = False
-                listen(True)
+                self._hear()
                 attempt(call_ends)
 
         return unseen(ends)
@@ -202,10 +211,11 @@ class Calls:
         gradients = torch.is_grad_enabled()
         may_learn = gradients and bool(module.training)
         self._learns = self._learns or (may_learn and any_optimizer())
-        self._finder.call_begins(may_learn and self._learns)
-        if not gradients and not self._tracing:
-            self._notes, self._captures = self._watch.steps.noted, gpus.quick_captures()
-            self._finder.alike = id(module)
+        self._finder.call_begins(may_learn and self._learns, module)
+        if not self._tracing:
+            self._captures = gpus.quick_captures()
+            if not gradients:
+                self._finder.expect_inference(module)
 
     def _is_hidden(self) -> bool:
         """Whether a call that seems to be outermost is inside of one that began while another thread's hid
@@ -216,16 +226,6 @@ class Calls:
         while frame is not None and frame.f_code not in self._codes:
             frame = frame.f_back
         return frame is not None
-
-
-def _changing(function: FunctionType, quiet: CodeType) -> Callable[[bool], None]:
-    """What has a function listen, or gives it the code with which it does not."""
-    listening = function.__code__
-
-    def change(on: bool) -> None:
-        function.__code__ = listening if on else quiet
-
-    return unseen(change)
 
 
 def any_optimizer() -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from copy import deepcopy
 from collections.abc import Callable
+from copy import deepcopy
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -34,10 +34,10 @@ _SAME = ("co_code", "co_names", "co_varnames", "co_consts")
 
 
 def grafted(function: FunctionType, begins: Begins, ends: Ends) -> FunctionType | None:
-    """``function(self, *args, **kwargs)`` that calls ``begins`` with these before its body, and ``ends`` after
-    it with what that has returned and with its own result, or None where it fails. What it calls is among the
-    constants of its code, so that the code of ``function`` can be put in the place of it and back again, in
-    the middle of a call, too. None where its source is not known."""
+    """``function(self, *args, **kwargs)`` that calls ``begins`` with these before its body, and ``ends``
+    after it with what that has returned and with its own result, or None where it fails. What it calls is
+    among the constants of its code, so that the code of ``function`` can be put in its place, and it in that
+    of the other one again, in the middle of a call, too. None where its source is not known."""
     definition = _definition(function.__code__)
     if definition is None or not _is_source_of(definition, function):
         return None

@@ -27,6 +27,10 @@ class Removals:
             self._remove.pop()()
 
 
+_AS_NOTED = object()
+"""In the place of the range of an optimizer's step of which nothing was said."""
+
+
 class _Thread(threading.local):
     """The optimizer steps that this thread is in, with their ranges, and how many it has begun."""
 
@@ -65,6 +69,11 @@ class OptimizerSteps:
         removals.add(optimizers.register_optimizer_step_post_hook(after).remove)
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        usual = not (self._thread.open or args or kwargs or self._calls.tracing)
+        if usual and self._finder.is_as_noted(optimizer):
+            self._thread.begun += 1
+            self._thread.open.append((optimizer, _AS_NOTED))
+            return
         self._thread.open = [one for one in self._thread.open if one[0] is not optimizer]  # one that failed
         has_closure = bool(args and args[0] is not None) or kwargs.get("closure") is not None
         self._thread.begun += 1
@@ -79,6 +88,9 @@ class OptimizerSteps:
         inner = None
         while self._thread.open and inner is not optimizer:
             inner, opened = self._thread.open.pop()
+            if opened is _AS_NOTED:
+                self._finder.noted_training_ends()
+                return
             if opened is not None:
                 opened.__exit__(None, None, None)
         if not self._thread.open:

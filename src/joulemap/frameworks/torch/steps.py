@@ -13,9 +13,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch.aside import aside, unseen
@@ -42,11 +44,17 @@ class _Thread(threading.local):
 
 class StepFinder:
     """Told of calls by hooks, tells a ``StepListener`` of steps. ``alike`` is the ``id`` of a module of which
-    nothing needs to be said when it is called the next time: it is inference, as before."""
+    next to nothing needs to be said when it is called the next time, as ``notes`` does: it is inference, as
+    before, or training where it ``learns``, one call and one step of the same optimizer."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
         self.any_found = False
         self.alike = 0
+        self.learns = False
+        self.notes: Callable[[], bool] = bool
+        self._called: Callable[[], Any] = _nobody
+        self._optimizer: Callable[[], Any] = _nobody
+        self._noted = TRAIN
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -59,9 +67,10 @@ class StepFinder:
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
-    def call_begins(self, learns: bool) -> None:
+    def call_begins(self, learns: bool, module: Any) -> None:
         """An outermost module is called; ``learns`` says that a backward pass may follow."""
         thread = self._thread
+        self._called = weakref.ref(module)
         if thread.waits:
             self._wait_no_more()
         self._end_to_end = False
@@ -82,6 +91,38 @@ class StepFinder:
         """That call has returned, or failed."""
         if self._thread.state == INFERENCE:
             self._close(INFERENCE)
+
+    def expect_inference(self, module: Any) -> None:
+        """The step that has begun with its call may be followed by others like it."""
+        self.alike, self.learns = id(module), False
+        self.notes = partial(self._watch.steps.noted, INFERENCE)
+
+    def _expect_training(self, key: int) -> None:
+        """The same of the step that has ended with this optimizer's."""
+        module, self._optimizer, self._noted = self._called(), self._optimizers[key][0], self._label(key)
+        self.alike, self.learns, self.notes = id(module) * (module is not None), True, self._notes_training
+
+    def _notes_training(self) -> bool:
+        """A call begins a step of training like the one before it; False where that is not so sure."""
+        module, differentiates = self._called(), sys.modules["torch"]._C._current_graph_task_id() != -1
+        sure = module is not None and module.training and not differentiates
+        if not sure or not self._watch.steps.noted(self._noted):
+            return False
+        thread = self._thread
+        thread.state, thread.calls = TRAIN, 1
+        return True
+
+    def is_as_noted(self, optimizer: Any) -> bool:
+        """Whether nothing needs to be said when this optimizer's step begins: its step of training was only
+        noted."""
+        return self.learns and self.alike != 0 and self._optimizer() is optimizer and self._thread.calls == 1
+
+    def noted_training_ends(self) -> None:
+        """Such an optimizer's step has ended."""
+        thread = self._thread
+        if thread.state == TRAIN:
+            thread.state, thread.calls = _NONE, 0
+            self._watch.steps.end()
 
     def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
@@ -109,6 +150,8 @@ class StepFinder:
             if thread.last is not None:
                 self._after[thread.last] = self._label(key)
             self._close(self._label(key))
+            if thread.last == key and thread.calls == 1:
+                self._expect_training(key)
         thread.last, thread.calls = key, 0
         if self._end_to_end and thread.state == _NONE:
             self._open(TRAIN)
@@ -192,6 +235,10 @@ class StepFinder:
     @staticmethod
     def _label(key: int | None) -> str:
         return f"{TRAIN} {key + 1}" if key else TRAIN
+
+
+def _nobody() -> None:
+    """In the place of an optimizer that is gone."""
 
 
 def _kind(optimizer: Any) -> tuple[str, frozenset[int]]:

@@ -1,0 +1,157 @@
+"""Steps that are only noted are those that would have been found otherwise, whatever a program does."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tensorflow_live import Heard
+from tests.torch_live import attached
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+class Noting(Heard):
+    """Is told of steps like the last one in a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted_at: list[int] = []
+
+    def noted(self, label: str) -> bool:
+        if self.is_open():
+            return False
+        self.noted_at.append(len(self.steps))
+        self.begin(label)
+        return True
+
+
+class Wrapping(torch.optim.SGD):  # type: ignore[misc, name-defined]
+    """An optimizer that has another one do its work."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner.param_groups[0]["params"], lr=0.1)
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+class Failing(torch.optim.SGD):  # type: ignore[misc, name-defined]
+    """One that fails when it is told to."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        if self.fails:
+            raise ArithmeticError
+        return super().step(closure)
+
+
+class Program:
+    """Two models and three optimizers, and what a program may do with them."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(2, 3)
+        self.one, self.other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+        self.first = Failing(self.one.parameters(), lr=0.1)
+        self.second = torch.optim.SGD(self.other.parameters(), lr=0.1)
+        self.wrapping = Wrapping(torch.optim.SGD(self.other.parameters(), lr=0.1))
+        self.loader = torch.utils.data.DataLoader(list(range(1000)))
+        self.batches = iter(self.loader)
+
+    def trains(self, optimizer: Any = None, model: Any = None) -> None:
+        (model or self.one)(self.x).sum().backward()
+        (optimizer or self.first).step()
+
+    def accumulates(self) -> None:
+        self.one(self.x).sum().backward()
+        self.trains()
+
+    def fails(self) -> None:
+        self.first.fails = True
+        with pytest.raises(ArithmeticError):
+            self.trains()
+        self.first.fails = False
+
+    def fails_in_the_call(self) -> None:
+        with pytest.raises(RuntimeError):
+            self.one(torch.randn(2, 4))
+
+    def infers(self) -> None:
+        with torch.no_grad():
+            self.one(self.x)
+
+    def evaluates(self) -> None:
+        self.one.eval()
+        self.one(self.x)
+        self.one.train()
+
+    def with_a_closure(self) -> None:
+        def closure() -> Any:
+            loss = self.one(self.x).sum()
+            loss.backward()
+            return loss
+
+        self.first.step(closure)
+
+    def in_a_thread(self) -> None:
+        thread = threading.Thread(target=self.trains)
+        thread.start()
+        thread.join()
+
+    def actions(self) -> dict[str, Callable[[], object]]:
+        return {
+            "trains": self.trains,
+            "trains the other": lambda: self.trains(self.second, self.other),
+            "has the other optimizer step": lambda: self.trains(self.second),
+            "is wrapped": lambda: self.trains(self.wrapping, self.other),
+            "accumulates": self.accumulates,
+            "steps twice": lambda: (self.trains(), self.first.step()),
+            "only calls": lambda: self.one(self.x),
+            "only steps": self.first.step,
+            "fails": self.fails,
+            "fails in the call": self.fails_in_the_call,
+            "infers": self.infers,
+            "evaluates": self.evaluates,
+            "has a closure": self.with_a_closure,
+            "loads": lambda: next(self.batches),
+            "is in a thread": self.in_a_thread,
+        }
+
+
+ACTIONS = sorted(Program().actions())
+
+
+def heard_in(actions: list[str], listener: Heard) -> list[str]:
+    program = Program()
+    with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
+        adapter._watch.steps = listener
+        program.trains()
+        for action in actions:
+            program.actions()[action]()
+    return [*listener.steps, f"depth {listener.depth}"]
+
+
+def test_training_like_the_last_step_is_only_noted() -> None:
+    listener = Noting()
+    assert heard_in(["trains"] * 4 + ["infers"] * 2 + ["trains"] * 3, listener)[:-1] == [
+        *["train"] * 5,
+        *["inference"] * 2,
+        *["train"] * 3,
+    ]
+    assert listener.noted_at == [2, 3, 4, 6, 9]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 4)), max_size=6))
+def test_steps_that_are_noted_are_those_that_would_have_been_found(runs: list[tuple[str, int]]) -> None:
+    actions = [action for action, times in runs for _ in range(times)]
+    assert heard_in(actions, Noting()) == heard_in(actions, Heard())
