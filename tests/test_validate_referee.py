@@ -9,11 +9,11 @@ import pytest
 
 from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
 from joulemap.recording import Recording
-from joulemap.traces import EventTrace, PowerTrace
+from joulemap.traces import PowerTrace
 from joulemap.validating.easing import EASED, TWICE
 from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, WAITS_LONGER, Wanted, times
 from joulemap.validating.referee import Referee
-from joulemap.validating.stretch import clocked, plain
+from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target
 
 from .limited_gpu import (
@@ -53,6 +53,7 @@ def a_referee(folder: Path, facts: list[tuple[int, str, float]]) -> Referee:
     referee.label, referee._device, referee.targets = "train", "GPU:0", [MM, *OTHERS]
     referee.refused[2] = "it writes into what it is given"
     referee._steps = [(start, start + S // 20, "train") for start in range(0, 10 * S, S // 20)]
+    referee._untraced, referee._work_s = referee._steps[:5], 0.05
     return referee
 
 
@@ -75,7 +76,7 @@ def test_a_referee_eases_a_gpu_that_draws_much_of_what_it_may_and_does_not_wait(
     tmp_path: Path, part: float, busy: float, facts: list[tuple[int, str, float]], eases: bool
 ) -> None:
     referee, power = a_referee(tmp_path / "experiment", facts), drawn(part * LIMIT_W)
-    referee.busy = busy
+    referee._work_s = 0.05 * busy
     references = [AS_IT_IS, WAITS_LONGER] if eases else []
     assert referee._references(power) == references
     referee._order(MM, power)
@@ -154,15 +155,27 @@ def test_stretches_are_told_their_clocks_by_the_monitor(tmp_path: Path) -> None:
 
 def test_a_referee_knows_how_much_of_a_step_a_gpu_works(tmp_path: Path) -> None:
     ms = S // 1000
-    kernel = EventTrace.from_columns(name=["net/mm"], device="GPU:0", start_ns=[0], end_ns=[20 * ms])
     for step_ms, waits in ((60, True), (21, False)):
         referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
-        referee.label, referee._traced = "train", 1
+        referee.label, referee._work_s = "train", 0.02
         referee._untraced = [(0, step_ms * ms, "train"), (0, ms, "test"), (0, step_ms * ms, "train")]
-        referee.busy = referee._busy("GPU:0", kernel)
+        assert referee.busy == 1.0
+        referee._device = "GPU:0"
         assert referee.busy == pytest.approx(20 / step_ms)
         assert referee.waits == waits
-        assert referee._busy("CPU", kernel) == 1.0
+
+
+def test_a_gpu_waits_when_its_host_gets_slower(tmp_path: Path) -> None:
+    ms = S // 1000
+    referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
+    referee.label, referee._work_s, referee._device = "train", 0.02, "GPU:0"
+    referee._untraced = [(0, 21 * ms, "train")]
+    assert not referee.waits
+    assert referee._pause_s(0.1) == 0.0
+    referee.stretches = [Stretch(PLAIN, 0, 400 * ms, 10, {}, 0), Stretch(0, S, 2 * S, 10, {}, 10)]
+    assert referee.busy == pytest.approx(0.5)
+    assert referee.waits
+    assert referee._pause_s(0.1) > 0.1
 
 
 def test_a_referee_tells_the_program_how_long_its_targets_take(tmp_path: Path) -> None:

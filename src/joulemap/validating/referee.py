@@ -27,7 +27,7 @@ from joulemap.recorder.journal import JOURNAL
 from joulemap.recorder.steps import TRACED
 from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
-from joulemap.traces import EventTrace, Float64, PowerTrace
+from joulemap.traces import Float64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating import gate
 from joulemap.validating.easing import ABOVE, EASED, TWICE, Easing
@@ -78,7 +78,7 @@ class Referee:
         self._untraced: list[tuple[int, int, str]] = []
         self.label = ""
         self.domain = ""
-        self.busy = 1.0
+        self._work_s = 0.0
         self._device = ""
         self._ease: float | None = None
         self.targets: list[Target] = []
@@ -131,8 +131,8 @@ class Referee:
             self.targets = targets(trace.events, power.domain.device, rows, *wanted)
             if self.targets:
                 self.domain = power.domain.name
-                self.busy = self._busy(power.domain.device, trace.events)
                 self._device = power.domain.device
+                self._work_s = busy_s(trace.events, self._device) / max(self._traced, 1)
                 self._tell(power.domain.device)
                 return
         self.problem = "no device with a meter ran an operation that takes 1 % of its time"
@@ -142,13 +142,15 @@ class Referee:
         """Whether the device waits for its host."""
         return self.busy < HARDLY_WAITS
 
-    def _busy(self, device: str, events: EventTrace) -> float:
-        """The part of a step in which a GPU works; the host is slower while that is traced, so others say."""
+    @property
+    def busy(self) -> float:
+        """The part of a step in which a GPU works. A host is slower while that is traced, and gets slower and
+        faster by itself: so all other steps say."""
         plainly = [end_ns - start_ns for start_ns, end_ns, label in self._untraced if label == self.label]
-        if not device.startswith("GPU") or not plainly:
+        if not self._device.startswith("GPU") or not (plainly or plain(self.stretches)):
             return 1.0
-        busy_ns = busy_s(events, device) / max(self._traced, 1) * NS_PER_S
-        return busy_ns / float(np.median(plainly))
+        step_s = self._step_s() if plain(self.stretches) else float(np.median(plainly)) / NS_PER_S
+        return self._work_s / step_s
 
     def _tell(self, device: str) -> None:
         """The program's side of what is to be repeated."""
