@@ -66,6 +66,7 @@ class Program:
         self.wrapping = Wrapping(torch.optim.SGD(self.other.parameters(), lr=0.1))
         self.loader = torch.utils.data.DataLoader(list(range(1000)))
         self.batches = iter(self.loader)
+        self.others = iter(torch.utils.data.DataLoader(list(range(1000))))
 
     def trains(self, optimizer: Any = None, model: Any = None) -> None:
         (model or self.one)(self.x).sum().backward()
@@ -107,6 +108,19 @@ class Program:
         thread.start()
         thread.join()
 
+    def loads_in_a_thread(self) -> None:
+        thread = threading.Thread(target=lambda: (next(self.batches), self.trains()))
+        thread.start()
+        thread.join()
+
+    def comes_to_the_end(self) -> None:
+        for _ in torch.utils.data.DataLoader([1, 2]):
+            self.trains()
+
+    def begins_anew(self) -> None:
+        next(self.batches)
+        self.batches = iter(self.loader)
+
     def actions(self) -> dict[str, Callable[[], object]]:
         return {
             "trains": self.trains,
@@ -123,6 +137,12 @@ class Program:
             "evaluates": self.evaluates,
             "has a closure": self.with_a_closure,
             "loads": lambda: next(self.batches),
+            "loads and trains": lambda: (next(self.batches), self.trains()),
+            "loads others and trains": lambda: (next(self.others), self.trains()),
+            "loads and infers": lambda: (next(self.batches), self.infers()),
+            "loads in a thread": self.loads_in_a_thread,
+            "comes to the end": self.comes_to_the_end,
+            "begins anew": self.begins_anew,
             "is in a thread": self.in_a_thread,
         }
 
@@ -150,7 +170,13 @@ def test_training_like_the_last_step_is_only_noted() -> None:
     assert listener.noted_at == [2, 3, 4, 6, 9]
 
 
-@settings(max_examples=150, deadline=None)
+def test_training_that_is_fed_like_the_last_step_is_only_noted() -> None:
+    listener = Noting()
+    assert heard_in(["loads and trains"] * 6, listener)[:-1] == ["train"] * 7
+    assert listener.noted_at == [2, 3, 4, 5, 6]
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 4)), max_size=6))
 def test_steps_that_are_noted_are_those_that_would_have_been_found(runs: list[tuple[str, int]]) -> None:
     actions = [action for action, times in runs for _ in range(times)]

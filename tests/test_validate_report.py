@@ -33,7 +33,7 @@ def row(
 
 def a_report(provenance: Any = "measured") -> Report:
     rows = [row("mm", 5.0, 4.0, 5.1), row("gelu", 2.0, 3.0, 1.9), row("tiny", 1.0, 2.0, None)]
-    rows += [row("unsure", 1.0, 9.0, 9.0, blocks=2), row("net/a", 4.0, 4.4, 4.0, kind="module")]
+    rows += [row("unsure", 1.0, 9.0, 9.0, blocks=1), row("net/a", 4.0, 4.4, 4.0, kind="module")]
     missing = [NotValidated("operation", "mul_ [8]", 0.12, "it writes into what it is given")]
     domain = Domain("GPU:0", "GPU:0", provenance=provenance)
     return Report(domain, rows, missing, 10.0, 0.05, 400, 20, "the budget is spent", notes=["A note."])

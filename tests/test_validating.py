@@ -99,14 +99,15 @@ def step(target: int, more: int, idle_fills: bool, level: float) -> list[Running
     return [*parts, Running("", wait - added_s, WORLD[-1].power_w * level)]
 
 
-def test_truths_of_a_known_world_are_found_and_their_intervals_hold() -> None:
+@pytest.mark.parametrize("blocks", [2, 5])
+def test_truths_of_a_known_world_are_found_and_their_intervals_hold(blocks: int) -> None:
     held, off = [], []
     for seed in range(40):
-        stretches, power = experiment(seed)
+        stretches, power = experiment(seed, blocks)
         every = truths(ALL, stretches, Metered(power))
         for number, one in enumerate(WORLD[:-1]):
             found = every[number]
-            assert found.blocks == 5
+            assert found.blocks == blocks
             assert found.executions == pytest.approx(1.0)
             true_j = one.seconds * one.power_w
             off.append(found.energy_j / true_j - 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from joulemap.recorder.experiment import REFERENCE
 from joulemap.validating.target import Target
-from joulemap.validating.truth import FEWEST, Truth
+from joulemap.validating.truth import Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
@@ -24,6 +24,8 @@ REFERENCES = 2
 LONGER = 2
 """And these blocks last so many times as long: each begins after a rest, before the GPU is as warm as it is
 in the program and its clocks as low."""
+ENOUGH = 3
+"""Blocks of a target at least, before it is left alone: two may happen to agree."""
 PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
@@ -97,4 +99,4 @@ class Turns:
 
     def is_known(self, truth: Truth | None) -> bool:
         """Whether the interval is as narrow as was asked for."""
-        return truth is not None and truth.blocks >= FEWEST and truth.relative <= self._wanted.precision
+        return truth is not None and truth.blocks >= ENOUGH and truth.relative <= self._wanted.precision

@@ -1,7 +1,8 @@
 """What one execution of an operation costs inside of a program: the energy that further ones add to a step.
 
-Steps in which a target was repeated lie between plain ones; the two sides of a border are compared, so that a
-slow drift of temperature or clocks cancels. All of the real program is in it: clocks, caches, neighbours.
+Steps in which a target was repeated lie between plain ones; those before and after it are what it is compared
+with, so that a slow drift of temperature or clocks cancels. All of the real program is in it: clocks, caches,
+neighbours.
 
 A GPU that waits for its host waits less, or longer, when there is more to launch. That is not the
 operation's: what a step took longer, beyond the time of the executions that were added, counts as idle power.
@@ -24,8 +25,10 @@ from joulemap.validating.easing import Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
 
-FEWEST = 3
+FEWEST = 2
 """Blocks of repeated steps, before an interval is believed."""
+NEAR = 2
+"""Stretches of plain steps on each side that a block is compared with."""
 OTHERS = 4
 """The blocks of all other targets count as so many of a target's own, in how much they vary."""
 
@@ -141,8 +144,8 @@ def _one(
     """What one block drew, what of it was added, and what was taken off that for waiting."""
     block = stretches[number]
     around = [
-        *plain(stretches[:number], block.ease)[-1:],
-        *plain(stretches[number + 1 :], block.ease)[:1],
+        *plain(stretches[:number], block.ease)[-NEAR:],
+        *plain(stretches[number + 1 :], block.ease)[:NEAR],
     ]
     known = [one for one in (block, *around) if metered.knows(one)]
     if block not in known or len(known) < 2:

@@ -55,6 +55,7 @@ class StepFinder:
         self._called: Callable[[], Any] = _nobody
         self._optimizer: Callable[[], Any] = _nobody
         self._noted = TRAIN
+        self._fed_by: int | None = None
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -83,6 +84,7 @@ class StepFinder:
                 return
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._open(kind)
+        self._fed_by = thread.fed_by
         if thread.fed_by is not None:
             self._feeds[thread.fed_by] = self._expected(thread.last) if kind == TRAIN else INFERENCE
             thread.fed_by = None
@@ -105,11 +107,24 @@ class StepFinder:
     def _notes_training(self) -> bool:
         """A call begins a step of training like the one before it; False where that is not so sure."""
         module, differentiates = self._called(), sys.modules["torch"]._C._current_graph_task_id() != -1
-        sure = module is not None and module.training and not differentiates
-        if not sure or not self._watch.steps.noted(self._noted):
+        if module is None or not module.training or differentiates:
             return False
         thread = self._thread
-        thread.state, thread.calls = TRAIN, 1
+        loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == self._fed_by
+        if not loaded and not self._watch.steps.noted(self._noted):
+            return False
+        thread.state, thread.calls, thread.fed_by, thread.loader = TRAIN, 1, None, None
+        return True
+
+    def _notes_loading(self, iterator: Any, dataset: Any) -> bool:
+        """A batch begins a step of training like the one before it; False where that is not so sure."""
+        thread = self._thread
+        alike = self.alike and self.learns and self._fed_by == id(dataset)
+        sure = alike and thread.state == _NONE and self._feeds.get(id(dataset)) == self._noted
+        if not sure or not self._watch.steps.noted(self._noted):
+            return False
+        thread.state, thread.fed_by = _PENDING, id(dataset)
+        thread.loader = weakref.ref(iterator, self._loader_is_gone)
         return True
 
     def is_as_noted(self, optimizer: Any) -> bool:
@@ -159,6 +174,8 @@ class StepFinder:
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
         thread = self._thread
+        if self._notes_loading(iterator, dataset):
+            return
         self.alike = 0
         if thread.waits:
             self._wait_no_more()
