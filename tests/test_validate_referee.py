@@ -123,10 +123,12 @@ def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Pat
     wait_s = 0.05 * (MM.share + OTHERS[0].share)
     eased_s, mm_s, net_s = 0.05 + wait_s, 0.05 * MM.share, 0.05 * OTHERS[-1].share
     steps_s = [eased_s + 2 * mm_s, 0.05, eased_s + wait_s, eased_s + net_s]
+    blocks_s = [max(1.0, 10 * seconds) for seconds in steps_s]
     assert [one["steps"] for one in found] == [
-        longer * round(1 / seconds) for longer, seconds in zip((1, LONGER, LONGER, 1), steps_s, strict=True)
+        longer * round(block_s / seconds)
+        for longer, block_s, seconds in zip((1, LONGER, LONGER, 1), blocks_s, steps_s, strict=True)
     ]
-    assert [one["rest"] for one in found] == [round(0.8 / eased_s)] * 4
+    assert [one["rest"] for one in found] == [round(0.8 * block_s / eased_s) for block_s in blocks_s]
 
 
 def test_a_referee_knows_a_level_by_the_steps_between_blocks_as_these_are(tmp_path: Path) -> None:

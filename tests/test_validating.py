@@ -226,7 +226,8 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1) == (13, 16)
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.001) == (13, 16)
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.2) == (27, 32)
-    assert steps_of_block(step_s=0.125, rest_s=0.1, period_s=0.1) == (8, 8)
+    assert steps_of_block(step_s=0.125, rest_s=0.1, period_s=0.1) == (10, 10)
+    assert steps_of_block(step_s=0.22, rest_s=0.15, period_s=0.1) == (9, 11)
     assert steps_of_block(step_s=9.0, rest_s=9.0, period_s=0.1) == (1, 1)
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1, shared=True) == (67, 80)
 

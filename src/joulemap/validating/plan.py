@@ -30,6 +30,9 @@ PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
 """And so many seconds; longer where other processes use the device too, whose part is known once a second."""
+STEPS, LONGEST_S = 10, 2.0
+"""And so many steps, unless these take longer: where power goes up and down in steps of more than 0.1 s,
+stretches of a second differ by several times as much as those of two."""
 REST = 0.8
 """Plain steps after a block, in its length: each is compared with those on both sides."""
 
@@ -72,7 +75,7 @@ def times(target: Target, wanted: Wanted, added: float = EXTRA) -> int:
 def steps_of_block(step_s: float, rest_s: float, period_s: float, shared: bool = False) -> tuple[int, int]:
     """How many steps make a block, when each takes ``step_s``, and how many are to follow it in which nothing
     is repeated, of ``rest_s`` each."""
-    block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S)
+    block_s = max(PERIODS * period_s, SHARED_S if shared else SHORTEST_S, min(STEPS * step_s, LONGEST_S))
     return max(round(block_s / step_s), 1), max(round(REST * block_s / rest_s), 1)
 
 
