@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -237,3 +239,20 @@ def test_what_cannot_be_written_as_it_is_is_written_as_text(tmp_path: Path) -> N
         ("region", [1, 2, str(tmp_path)]),
         ("step", [1, 2, "train", 0]),
     ]
+
+
+def test_a_step_whose_thread_has_ended_is_over(make: Callable[[Plan], Passing]) -> None:
+    """And no others' are passed over for it."""
+    passing = make(UNTRACING)
+    ended = threading.Thread(target=passing.steps.begin, args=("warm-up",))
+    ended.start()
+    ended.join()
+    while ended.ident in sys._current_frames():  # for a moment longer
+        time.sleep(0.001)
+    for _ in range(2):
+        passing.now_ns += 1000 * MS
+        passing.steps.begin("train")
+        passing.now_ns += MS
+        passing.steps.end()
+    assert passing.steps.count == 2
+    assert passing.seen() == [("train", UNTRACED)] * 2

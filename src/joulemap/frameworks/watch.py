@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,13 +52,24 @@ class Watch:
             return None
 
     def failed(self, hook: Callable[..., object], error: Exception) -> None:
-        """Note that a hook of ours failed."""
-        self.note(f"A hook into {self.framework} failed ({hook.__name__}): {type(error).__name__}: {error}")
+        """Note that a hook of ours failed. Where a handler of the program's signals did, who happened to be
+        called meanwhile, it is raised again: a timeout, as a rule."""
+        if _from_a_signal(error):
+            raise error
+        name = getattr(hook, "__name__", type(hook).__name__)
+        self.note(f"A hook into {self.framework} failed ({name}): {type(error).__name__}: {error}")
 
     def note(self, problem: str) -> None:
         """Keep a sentence for whoever reads the recording."""
         if problem not in self.problems and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(problem)
+
+
+def _from_a_signal(error: BaseException) -> bool:
+    """Whether it was raised in a handler of a signal."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def call_in_children(method: Callable[[], None]) -> None:

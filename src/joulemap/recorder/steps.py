@@ -52,6 +52,7 @@ class StepClock:
         self._passed: list[tuple[int, int, str]] = []
         self._calm: set[str] = set()
         self._hurries_until_ns = 0
+        self._look_after_ns = 0
         self._off = False
 
     def begin(self, label: str) -> None:
@@ -59,11 +60,26 @@ class StepClock:
         me, owner = get_ident(), self._owner
         if owner == me:
             self._depth += 1
-        elif owner is None and not self._off:
+        elif (owner is None or self._is_left(owner)) and not self._off:
             with self._lock:
                 if self._owner is None and not self._off:
                     self._owner, self._depth = me, 1
                     self._begin(label)
+
+    def _is_left(self, owner: int) -> bool:
+        """Whether the thread whose step is open has ended, which closes it; looked up once a second."""
+        now_ns = self._now_ns()
+        if now_ns < self._look_after_ns:
+            return False
+        self._look_after_ns = now_ns + 1_000_000_000
+        with self._lock:
+            if owner in sys._current_frames() or self._owner != owner:
+                return False
+            self._settle()
+            if not self._end_slice() and self._sessions.open:
+                self._end_session()
+            self._owner, self._depth = None, 0
+            return True
 
     def end(self) -> None:
         """The end of the outermost one closes it."""

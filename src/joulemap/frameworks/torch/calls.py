@@ -132,6 +132,7 @@ class Calls:
     def _beginning(self) -> Begins:
         """What happens when a call begins."""
         from torch import is_grad_enabled
+        from torch._C._autograd import _profiler_enabled as profiled
         from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
@@ -142,21 +143,17 @@ class Calls:
             if not watch.on:
                 return None
             alike = id(module) == finder.alike and get_ident() == self._last_thread
-            if (
-                alike
-                and is_grad_enabled() == finder.learns
-                and not self._captures()
-                and attempt(finder.notes)
-            ):
+            alike = alike and is_grad_enabled() == finder.learns and not profiled()
+            if alike and not self._captures() and attempt(finder.notes):
                 thread.inside = True
                 self._hush()
                 return _NOTED_IN_TRAINING if finder.learns else _NOTED
             outermost = not thread.inside and not attempt(self._is_hidden)
             if outermost:
-                thread.inside = True
                 attempt(self._outermost_begins, module)
+                thread.inside = True
             if not self._tracing:
-                if thread.inside:
+                if thread.inside and not profiled():  # torch knows modules by the code that calls them
                     self._last_thread = get_ident()
                     self._hush()
                 return _NOTHING_ELSE if outermost else None

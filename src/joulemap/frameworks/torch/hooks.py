@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
@@ -35,7 +38,7 @@ class _Thread(threading.local):
     """The optimizer steps that this thread is in, with their ranges, and how many it has begun."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[Any, Any]] = []
+        self.open: list[tuple[int, Any]] = []
         self.begun = 0
 
 
@@ -72,9 +75,11 @@ class OptimizerSteps:
         usual = not (self._thread.open or args or kwargs or self._calls.tracing)
         if usual and self._finder.is_as_noted(optimizer):
             self._thread.begun += 1
-            self._thread.open.append((optimizer, _AS_NOTED))
+            self._thread.open.append((id(optimizer), _AS_NOTED))
             return
-        self._thread.open = [one for one in self._thread.open if one[0] is not optimizer]  # one that failed
+        if self._thread.open:
+            stepping = set(_stepping()) - {id(optimizer)}
+            self._thread.open = [one for one in self._thread.open if one[0] in stepping]  # others have failed
         has_closure = bool(args and args[0] is not None) or kwargs.get("closure") is not None
         self._thread.begun += 1
         self._finder.optimizer_begins(optimizer, has_closure)
@@ -82,11 +87,11 @@ class OptimizerSteps:
         if self._calls.tracing:
             opened = self._range(f"Optimizer.step#{type(optimizer).__name__}.step")
             opened.__enter__()
-        self._thread.open.append((optimizer, opened))
+        self._thread.open.append((id(optimizer), opened))
 
     def _ends(self, optimizer: Any) -> None:
         inner = None
-        while self._thread.open and inner is not optimizer:
+        while self._thread.open and inner != id(optimizer):
             inner, opened = self._thread.open.pop()
             if opened is _AS_NOTED:
                 self._finder.noted_training_ends()
@@ -180,6 +185,15 @@ def hook_compiler(watch: Watch, patches: Patches) -> None:
         return original(*args, **kwargs)
 
     patches.put(callback_handler, "run_start_callbacks", unseen(compiles))
+
+
+def _stepping() -> Iterator[int]:
+    """The ``id`` of every optimizer whose step this thread is in."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer":
+            yield id(frame.f_locals.get("self"))
+        frame = frame.f_back
 
 
 def _nothing(*_: Any) -> None:

@@ -113,6 +113,8 @@ class StepFinder:
         loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == self._fed_by
         if not loaded and not self._watch.steps.noted(self._noted):
             return False
+        if thread.fed_by is not None:
+            self._feeds[thread.fed_by] = self._noted
         thread.state, thread.calls, thread.fed_by, thread.loader = TRAIN, 1, None, None
         return True
 
