@@ -64,7 +64,7 @@ class Home:
         """Run it both ways and compare."""
         recording = folder / "r.joulemap"
         program = [str(self._path(case)), *case.arguments]
-        ours = ["-m", "joulemap", "run", "--quiet", *case.options, "-o", str(recording)]
+        ours = ["-m", "joulemap", "run", "--quiet", "--overwrite", *case.options, "-o", str(recording)]
         plain = self._unaborted(program, folder / "plain", case)
         recorded = self._unaborted([*ours, *program], folder / "recorded", case)
         assert plain.code == case.code, plain.errors

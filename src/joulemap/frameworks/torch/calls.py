@@ -60,17 +60,22 @@ class Calls:
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._tracing = False
-        self.listens = True
+        self._is_listening = True
+        self._made: FunctionType | None = None
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._learns = False
         self._thread = _Thread()
         self._last_thread = 0  # which had ``listens`` be False
-        self._hear: Callable[[], object] = partial(setattr, self, "listens", True)
-        self._hush: Callable[[], object] = partial(setattr, self, "listens", False)
+        self._hear: Callable[[], object] = partial(setattr, self, "_is_listening", True)
+        self._hush: Callable[[], object] = partial(setattr, self, "_is_listening", False)
         self._captures = gpus.captures
         self._codes: tuple[CodeType, ...] = ()
+
+    @property
+    def listens(self) -> bool:
+        return self._is_listening if self._made is None else self._made.__code__ is self._codes[0]
 
     @property
     def tracing(self) -> bool:
@@ -90,7 +95,7 @@ class Calls:
     def let_go(self) -> None:
         """Listen no more: whoever holds the function that was hooked has torch's own."""
         self._hush()
-        self._hear = self._hush = bool
+        self._hear, self._hush, self._made = bool, bool, None
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
@@ -99,7 +104,7 @@ class Calls:
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
         begins, ends = self._beginning(), self._ending()
-        made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
+        made = self._made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         self._codes = (called.__code__,)
         instead(called, original)
@@ -115,7 +120,7 @@ class Calls:
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module, args, kwargs) if self.listens else None
+            call = begins(module, args, kwargs) if self._is_listening else None
             output = None
             try:
                 output = original(module, *args, **kwargs)
@@ -142,12 +147,13 @@ class Calls:
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
+            learns = finder.learns
             alike = id(module) == finder.alike and get_ident() == self._last_thread
-            alike = alike and is_grad_enabled() == finder.learns and not profiled()
+            alike = alike and is_grad_enabled() == learns and not profiled()
             if alike and not self._captures() and attempt(finder.notes):
                 thread.inside = True
                 self._hush()
-                return _NOTED_IN_TRAINING if finder.learns else _NOTED
+                return _NOTED_IN_TRAINING if learns else _NOTED
             outermost = not thread.inside and not attempt(self._is_hidden)
             if outermost:
                 attempt(self._outermost_begins, module)
