@@ -19,24 +19,9 @@ from hypothesis import strategies as st
 
 from tests.recordings import REPOSITORY
 from tests.tensorflow_live import Heard
-from tests.torch_live import attached
+from tests.torch_live import Noting, attached
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
-
-
-class Noting(Heard):
-    """Is told of steps like the last one in a word."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted_at: list[int] = []
-
-    def noted(self, label: str) -> bool:
-        if self.is_open():
-            return False
-        self.noted_at.append(len(self.steps))
-        self.begin(label)
-        return True
 
 
 class Wrapping(torch.optim.SGD):  # type: ignore[misc, name-defined]
@@ -253,7 +238,7 @@ def test_a_hook_that_fails_is_noted_and_the_program_goes_on() -> None:
         adapter._watch.steps = Fails()
         for _ in range(3):
             program.infers()
-        assert adapter.problems == ["A hook into PyTorch failed (partial): OSError: no more room"]
+        assert adapter.problems == ["A hook into PyTorch failed (noted): OSError: no more room"]
         adapter._watch.problems.clear()
 
 
@@ -262,7 +247,7 @@ import json, sys
 from contextlib import nullcontext
 from pathlib import Path
 import torch
-from tests.torch_live import attached
+from tests.torch_live import Noting, attached
 
 folder, is_attached = Path(sys.argv[1]), sys.argv[2] == "attached"
 model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.randn(2, 4)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_torch_live_noted import Noting
-from tests.torch_live import attached, layers
+from joulemap.frameworks.torch.adapter import TorchAdapter
+from tests.torch_live import Noting, attached, layers
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+def listens_now(adapter: TorchAdapter) -> bool:
+    """Whether the function that torch calls for every module has the code that listens."""
+    return torch.nn.Module.__call__.__code__ is adapter._calls._codes[0]
 
 
 def net() -> Any:
@@ -40,7 +46,7 @@ def test_inference_like_the_last_one_is_only_noted(tmp_path: Path) -> None:
         def infers(module: torch.nn.Module = model) -> None:
             with torch.no_grad():
                 module(x)
-            listens.append(adapter._calls.listens and not adapter._calls.is_open())
+            listens.append(listens_now(adapter) and not adapter._calls.is_open())
 
         for module in (model, model, model, other, other, model):
             infers(module)
@@ -63,6 +69,27 @@ def test_inference_like_the_last_one_is_only_noted(tmp_path: Path) -> None:
         infers()
     assert heard.depth == 0
     assert all(listens)
+
+
+def test_inside_of_a_call_modules_are_called_as_without_us(tmp_path: Path) -> None:
+    """Whether it returns or fails; in a session each of them counts."""
+    inside: list[bool] = []
+
+    class Looks(Holds):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside.append(listens_now(adapter))
+            return self.inner(x) + torch.ones(3)
+
+    model = Looks().eval()
+    with attached(tmp_path) as (adapter, _):
+        for size in (3, 3, 2, 3):
+            with pytest.raises(RuntimeError) if size == 2 else nullcontext(), torch.no_grad():
+                model(torch.ones(size))
+            assert listens_now(adapter)
+        adapter._calls.tracing = True
+        model(torch.ones(3))
+        adapter._calls.tracing = False
+    assert inside == [False] * 4 + [True]
 
 
 def test_a_module_that_was_called_is_not_held(tmp_path: Path) -> None:
@@ -121,10 +148,10 @@ def test_calls_inside_a_call_are_none_of_their_own_whichever_thread_came_first(t
     second = threading.Thread(target=slow, args=(given,))
     with attached(tmp_path) as (adapter, _):
         quick(given)
-        assert adapter._calls.listens
+        assert listens_now(adapter)
         over.set()
         second.join()
-        assert adapter._calls.listens
+        assert listens_now(adapter)
         assert [held() for held in adapter._calls.names._seen.values()] == [quick]
         slow(given)
         assert [held() for held in adapter._calls.names._seen.values()] == [quick, slow]

@@ -1,4 +1,4 @@
-"""Operations and modules executed again in place: the program's results stay what they were, to the bit."""
+"""Operations executed again in place: the program's results stay what they were, to the bit."""
 
 from __future__ import annotations
 
@@ -11,33 +11,12 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from joulemap.frameworks.torch.repeating import (  # noqa: E402
     Refused,
     Repeater,
-    Thread,
     draws,
     operands,
     overloads,
 )
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
-
-
-class Block(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = torch.nn.LayerNorm(8), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
-
-    def forward(self, x: Any) -> Any:
-        return x + 0.5 * self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) / 3
-
-
-def trained(steps: int = 3) -> list[Any]:
-    """Parameters after some steps from a fixed seed, with random numbers drawn on the way."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(Block(), torch.nn.Dropout(0.1), Block())
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.rand(4, 8)).square().mean().backward()
-        optimizer.step()
-    return [one.detach().clone() for one in model.parameters()]
+from tests.repeated import trained  # noqa: E402
 
 
 def everything(target: int = 0) -> Any:
@@ -267,171 +246,3 @@ def test_what_runs_in_a_module_that_is_called_again_is_no_target(idled: list[flo
     assert modules.take_counts() == ({0: 2}, {0: 5})
     assert made.take_counts() == ({1: 2}, {})
     assert idled == [2.0, 2.0]
-
-
-class Cache:
-    """Something that a module may keep things in."""
-
-
-class Remembers(torch.nn.Module):
-    def forward(self, x: Any) -> Any:
-        self.last = x.sum()
-        return x
-
-
-class Writes(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = torch.zeros(1)
-
-    def forward(self, x: Any) -> Any:
-        self.count.add_(1)
-        return x + self.count
-
-
-class InPlaceInside(torch.nn.Module):
-    def forward(self, x: Any) -> Any:
-        return (x * 2).add_(1).relu_()
-
-
-class Given(torch.nn.Module):
-    def forward(self, x: Any, cache: Any = None) -> Any:
-        return x * 2
-
-
-class Attends(torch.nn.Module):
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = dropout
-
-    def forward(self, x: Any) -> Any:
-        query = x.view(1, 1, 8, 4)
-        return torch.nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=self.dropout)
-
-
-def hooked() -> Any:
-    module = torch.nn.Linear(4, 4)
-    module.register_forward_hook(lambda *_: None)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("module", "given", "why"),
-    [
-        (torch.nn.Linear(4, 4), (), ""),
-        (InPlaceInside(), (), ""),
-        (Given(), ([1, None],), ""),
-        (torch.nn.Dropout(0.5).eval(), (), ""),
-        (torch.nn.BatchNorm1d(4).eval(), (), ""),
-        (Attends(), (), ""),
-        (Attends(0.5), (), "random"),
-        (torch.nn.Dropout(0.5), (), "random"),
-        (torch.nn.BatchNorm1d(4), (), ""),
-        (Remembers(), (), "of its own"),
-        (Writes(), (), "there before"),
-        (Given(), (Cache(),), "given a Cache"),
-        (hooked(), (), "hooks"),
-    ],
-)
-def test_a_module_is_watched_before_it_is_ever_called_again(module: Any, given: Any, why: str) -> None:
-    model = torch.nn.ModuleDict({"part": module})
-    model.forward = lambda x: model["part"](x, *given)
-    x, made = torch.rand(8, 4), ModuleRepeater({"part": 0}, Thread())
-    made.install()
-    try:
-        model(x)
-        made.target, made.more = 0, 3
-        torch.manual_seed(0)
-        again = model(x)
-    finally:
-        made.remove()
-    assert made.take_counts() == ({0: 2}, {} if why else {0: 3})
-    assert bool(why) == bool(made.refused)
-    if why:
-        assert why in made.refused[0]
-    else:
-        torch.manual_seed(0)
-        assert torch.equal(again, model(x))
-    assert torch.nn.Module._call_impl.__module__.startswith("torch.")
-
-
-class Stubborn(torch.nn.Module):
-    """Writes into what everybody has, whatever is said to that."""
-
-    def __init__(self, everybodys: Any) -> None:
-        super().__init__()
-        self.everybodys = [everybodys]
-
-    def forward(self, x: Any) -> Any:
-        try:
-            self.everybodys[0].add_(1)
-        except Exception:  # noqa: BLE001
-            return x
-        return x + torch.rand(())
-
-
-def test_what_must_not_be_done_twice_is_not() -> None:
-    count, x = torch.zeros(()), torch.ones(3)
-    model, made = torch.nn.Sequential(Stubborn(count)), ModuleRepeater({"0": 0}, Thread())
-    before = torch.get_rng_state()
-    made.install()
-    try:
-        model(x)
-    finally:
-        made.remove()
-    assert count == 1
-    assert made.refused == {0: "it writes into a tensor that was there before"}
-    after = torch.get_rng_state()
-    torch.set_rng_state(before)
-    torch.rand(())
-    assert torch.equal(after, torch.get_rng_state())
-    assert not made._thread.inside
-
-
-def test_the_programs_own_calls_are_not_watched() -> None:
-    """With somebody between it and its operations, a bilinear layer would not cast what it computes with."""
-    torch.manual_seed(0)
-    model, x = torch.nn.Sequential(torch.nn.Bilinear(8, 8, 4)), torch.rand(5, 8)
-    model.forward = lambda x: model[0](x, x)
-
-    def result() -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
-            return model(x)
-
-    plain, made = result(), ModuleRepeater({"0": 0}, Thread())
-    made.install()
-    try:
-        made.target, made.more = 0, 1
-        assert all(torch.equal(plain, result()) for _ in range(2))
-    finally:
-        made.remove()
-    assert made.take_counts() == ({0: 2}, {0: 1})
-
-
-def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
-    plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2}, Thread())
-    made.install()
-    for target in (0, 1):
-        made.target, made.more = target, 2
-        assert all(map(torch.equal, plain, trained()))
-        seen, extra = made.take_counts()
-        assert seen[target] == 3
-        assert extra[target] == 2 * (seen[target] - (target == 0))
-    made.remove()
-    assert made.refused == {}
-
-
-def test_a_module_that_is_called_again_writes_its_statistics_into_copies() -> None:
-    plain, model = (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)) for _ in range(2))
-    model.load_state_dict(plain.state_dict())
-    x, made = torch.rand(8, 4), ModuleRepeater({"1": 0}, Thread())
-    expected = [plain(x) for _ in range(3)]
-    made.install()
-    try:
-        made.target, made.more = 0, 5
-        assert all(map(torch.equal, expected, [model(x) for _ in range(3)]))
-    finally:
-        made.remove()
-    assert made.take_counts() == ({0: 3}, {0: 10})
-    assert model[1].num_batches_tracked == 3
-    assert all(map(torch.equal, plain.buffers(), model.buffers()))

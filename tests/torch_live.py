@@ -17,6 +17,21 @@ from tests.tensorflow_live import Heard
 INDUCTOR = "torch._inductor.compile_fx"
 
 
+class Noting(Heard):
+    """Is told of steps like the last one in a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted_at: list[int] = []
+
+    def noted(self, label: str) -> bool:
+        if self.is_open():
+            return False
+        self.noted_at.append(len(self.steps))
+        self.begin(label)
+        return True
+
+
 @contextmanager
 def attached(folder: Path) -> Iterator[tuple[TorchAdapter, Heard]]:
     adapter, heard = TorchAdapter(folder), Heard()

@@ -52,11 +52,11 @@ class Watch:
             return None
 
     def failed(self, hook: Callable[..., object], error: Exception) -> None:
-        """Note that a hook of ours failed. Where a handler of the program's signals did, who happened to be
-        called meanwhile, it is raised again: a timeout, as a rule."""
+        """Note that a hook of ours failed. What a handler of the program's signals has raised meanwhile, a
+        timeout as a rule, is the program's."""
         if _from_a_signal(error):
             raise error
-        name = getattr(hook, "__name__", type(hook).__name__)
+        name = getattr(hook, "func", hook).__name__
         self.note(f"A hook into {self.framework} failed ({name}): {type(error).__name__}: {error}")
 
     def note(self, problem: str) -> None:

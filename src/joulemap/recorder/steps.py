@@ -75,10 +75,10 @@ class StepClock:
         with self._lock:
             if owner in sys._current_frames() or self._owner != owner:
                 return False
+            self._owner, self._depth = None, 0
             self._settle()
             if not self._end_slice() and self._sessions.open:
                 self._end_session()
-            self._owner, self._depth = None, 0
             return True
 
     def end(self) -> None:

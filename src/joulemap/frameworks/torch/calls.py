@@ -56,26 +56,21 @@ _NOTED_IN_TRAINING = _Call(outermost=True, range=None, above="", flow=None)
 
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
-    feeds what. ``listens`` says whether there is anything to listen to: not inside of a call."""
+    feeds what. There is nothing to listen to inside of a call."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._tracing = False
-        self._is_listening = True
-        self._made: FunctionType | None = None
+        self._listens = True
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._learns = False
         self._thread = _Thread()
-        self._last_thread = 0  # which had ``listens`` be False
-        self._hear: Callable[[], object] = partial(setattr, self, "_is_listening", True)
-        self._hush: Callable[[], object] = partial(setattr, self, "_is_listening", False)
+        self._last_thread = 0  # which was the last one to ``_hush``
+        self._hear: Callable[[], object] = partial(setattr, self, "_listens", True)
+        self._hush: Callable[[], object] = partial(setattr, self, "_listens", False)
         self._captures = gpus.captures
         self._codes: tuple[CodeType, ...] = ()
-
-    @property
-    def listens(self) -> bool:
-        return self._is_listening if self._made is None else self._made.__code__ is self._codes[0]
 
     @property
     def tracing(self) -> bool:
@@ -95,7 +90,7 @@ class Calls:
     def let_go(self) -> None:
         """Listen no more: whoever holds the function that was hooked has torch's own."""
         self._hush()
-        self._hear, self._hush, self._made = bool, bool, None
+        self._hear = self._hush = bool
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
@@ -104,7 +99,7 @@ class Calls:
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
         begins, ends = self._beginning(), self._ending()
-        made = self._made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
+        made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         self._codes = (called.__code__,)
         instead(called, original)
@@ -120,7 +115,7 @@ class Calls:
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = begins(module, args, kwargs) if self._is_listening else None
+            call = begins(module, args, kwargs) if self._listens else None
             output = None
             try:
                 output = original(module, *args, **kwargs)
