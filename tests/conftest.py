@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,12 @@ settings.load_profile("any machine")  # how long an example takes says something
 
 
 def pytest_configure() -> None:
-    """A background job of a shell ignores Ctrl-C, and so would all programs that the tests start from it. And
-    threads that spin while they wait for each other take the cores from all other tests."""
+    """A background job of a shell ignores Ctrl-C, and so would all programs that the tests start from it.
+    Threads that spin while they wait for each other take the cores from all other tests. And Triton, which
+    comes with PyTorch for GPUs, crashes where it is imported after TensorFlow."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with suppress(ImportError):
+        importlib.import_module("triton")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
