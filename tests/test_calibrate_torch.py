@@ -208,7 +208,7 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
 
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
-PLAN |= {"enough": 0.95, "flags": {}, "busy": 1.0}
+PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "flags": {}, "busy": 1.0}
 
 
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
@@ -231,14 +231,17 @@ def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPa
     many = [replace(SQUARE, scalars=json.dumps([None, None, number])) for number in range(9)]
     plan = {**PLAN, "shares": [[one.key, 0.1] for one in many], "seconds": 0.001}
 
-    def passes(budget_s: float) -> dict[str, int]:
+    def passes(budget_s: float, first_s: float, at_least: int = 2) -> dict[str, int]:
         ticks = count()
-        lines = replays({**plan, "budget_s": budget_s}, lambda: float(next(ticks)))
+        told = {**plan, "budget_s": budget_s, "first_s": first_s, "passes": at_least}
+        lines = replays(told, lambda: float(next(ticks)))
         return Counter(line["key"] for line in lines if line["key"])
 
-    assert passes(0.0) == {many[0].key: 1}
-    assert passes(8.0) == {one.key: 2 for one in many[:4]}
-    assert passes(60.0) == {one.key: 2 for one in many}
+    assert passes(0.0, 0.0) == {many[0].key: 1}
+    assert passes(9.0, 4.0) == {one.key: 2 for one in many[:4]}
+    assert passes(60.0, 30.0) == {one.key: 2 for one in many}
+    assert passes(15.0, 10.0, at_least=1) == {one.key: 2 if one in many[:6] else 1 for one in many}
+    assert passes(60.0, 30.0, at_least=3) == {one.key: 3 for one in many}
 
 
 def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> None:

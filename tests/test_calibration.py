@@ -15,7 +15,7 @@ from joulemap.accounting import attribute
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
-from joulemap.calibration.cost import TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
+from joulemap.calibration.cost import ASSUMED, TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.recorded import Calibrated
 from joulemap.calibration.weights import Weights, weigh, what_is_left
@@ -51,12 +51,12 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
     assert set(found) == {"mm", "once"}
     assert found["mm"].energy_j == pytest.approx(0.505)
     assert found["mm"].power_w == pytest.approx(505)
-    pooled = 5 / 505 * np.sqrt(2)
+    pooled = np.sqrt((2 * (5 / 505) ** 2 + ASSUMED * UNKNOWN_RMS**2) / (1 + ASSUMED))
     assert (found["mm"].rms, found["once"].rms) == (
         pytest.approx(pooled / np.sqrt(2)),
         pytest.approx(pooled),
     )
-    assert costs(replays[2:], power)["once"].rms == UNKNOWN_RMS
+    assert costs(replays[2:], power)["once"].rms == pytest.approx(UNKNOWN_RMS)
     assert Cost.from_json(json.loads(json.dumps(found["mm"].to_json()))) == found["mm"]
 
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
     ]
     found = understood(lines, power, "GPU:0")
     assert set(found.costs) == {mm}
-    assert found.costs[mm].half_j < 0.02 * found.costs[mm].energy_j
+    assert found.costs[mm].half_j < 0.06 * found.costs[mm].energy_j
     assert found.skipped[rest].startswith("Too small for this meter: 0 J")
     assert "did not update" in found.skipped[gone]
     assert found.skipped[odd] == "odd"

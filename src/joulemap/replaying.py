@@ -31,6 +31,11 @@ Less costs little (``studies.accuracy.budget``), and what is not replayed at all
 USUAL_PERIOD_S = 0.1
 BUILDING_S = 0.5
 """Until an operation is built, captured and warm, and a GPU's clocks are level."""
+EASED_PART = 0.2
+"""What part of the budget may tell how energy goes with a GPU's clocks."""
+AGAIN_PART = 0.15
+"""What part is kept where there is time for one pass over all: the largest are replayed again in it, so that
+it is known what another pass would have told."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,24 @@ class Replays:
     enough: float
     flags: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def eased_s(self) -> float:
+        """What may go into how energy goes with clocks."""
+        return EASED_PART * self.budget_s if self.device.startswith("cuda") else 0.0
+
+    @property
+    def first_s(self) -> float:
+        """What may go into the first pass."""
+        left_s = self.budget_s - self.eased_s
+        return (left_s / self.passes if self.passes > 1 else left_s * (1 - AGAIN_PART)) - self.idle_s
+
     def without(self, keys: Collection[str]) -> Replays:
         """The same without some operations."""
         return replace(self, shares={key: share for key, share in self.shares.items() if key not in keys})
 
     def to_json(self) -> str:
-        return json.dumps({**vars(self), "shares": list(self.shares.items())})
+        parts_s = {"first_s": self.first_s, "eased_s": self.eased_s}
+        return json.dumps({**vars(self), **parts_s, "shares": list(self.shares.items())})
 
 
 @dataclass(frozen=True)
@@ -134,8 +151,7 @@ def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     to_come = [share for key, share in plan.shares.items() if key not in seen | failed]
     spent_s = (lines[-1]["end_ns"] - lines[0]["start_ns"]) / NS_PER_S if lines else 0.0
     each_s = spent_s / len(passes) if passes else plan.seconds
-    first_s = plan.budget_s / plan.passes - plan.idle_s
-    more = max(int((first_s - spent_s) / each_s), 0)
+    more = max(int((plan.first_s - spent_s) / each_s), 0)
     reaches = min(covered + sum(to_come[:more]), max(covered, plan.enough))
     return Bought(covered, reaches, min(spent_s / plan.budget_s, 1.0))
 

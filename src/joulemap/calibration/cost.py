@@ -21,8 +21,9 @@ from joulemap.units import NS_PER_S
 TRANSFER_RMS = 0.025
 """How far the cost by itself is from the cost in a program, beyond all spread: caches, clocks, neighbours.
 Eight kernels on an H200 were off by so much (rms) when compared with repeating them in place."""
-UNKNOWN_RMS = 0.05
-"""The spread that is assumed where nothing was replayed twice."""
+UNKNOWN_RMS, ASSUMED = 0.05, 2
+"""The spread that is assumed where nothing was replayed twice, and as how much that counts where something
+was: few passes may happen to agree."""
 SETTLING_S, LAG_S = 0.15, 0.02
 """The load of a replay is not yet level: one update of a slow counter, and its edge. Where clocks were waited
 for, it is, and the meter knows of it a little later."""
@@ -158,10 +159,10 @@ def _cost(passes: Sequence[tuple[float, float, float]], rms: float) -> Cost:
 
 def _spread(passes: Sequence[Sequence[float]]) -> float:
     """The relative spread from pass to pass, of all operations together: a few passes of one say little."""
-    squares, freedom = 0.0, 0
+    squares, freedom = ASSUMED * UNKNOWN_RMS**2, ASSUMED
     for one in passes:
         if len(one) > 1 and np.mean(one) > 0:
             relative = np.asarray(one) / np.mean(one) - 1
             squares += float(relative @ relative)
             freedom += len(one) - 1
-    return float(np.sqrt(squares / freedom)) if freedom else UNKNOWN_RMS
+    return float(np.sqrt(squares / freedom))

@@ -40,9 +40,11 @@ TURN_S = 0.003
 against the time in which clocks change."""
 LIMITED = 0.97
 """Clocks so much below the highest ones were lowered for power."""
-MOST_EASED, EASED_PART, EASED_S = 6, 0.2, 1.0
-"""How many operations that lower clocks are executed with waits, what part of the budget may go into that,
-and how long each takes at least: how energy goes with clocks is told by them."""
+AGAIN = 2
+"""As often is replayed what there is time for."""
+MOST_EASED, EASED_S = 6, 1.0
+"""How many operations that lower clocks are executed with waits, and how long each takes at least: how energy
+goes with clocks is told by them."""
 
 
 def executed(some: Sequence[Turn], seconds: float, device: Any) -> dict[str, Any]:
@@ -91,7 +93,8 @@ def replays(
     plan: Mapping[str, Any], clock_s: Callable[[], float] = time.monotonic
 ) -> Iterator[dict[str, Any]]:
     """What the budget buys, most busy time first: every operation ``passes`` times, all others in between, so
-    that a drift shows as spread, and idle after each time. One is replayed in any case."""
+    that a drift shows as spread, and idle after each time. One is replayed in any case; and where there is
+    time for one pass, the largest are replayed again in what is left."""
     import torch
 
     device = torch.device(plan["device"])
@@ -100,13 +103,11 @@ def replays(
         torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
     begin_s = clock_s()
-    eased_s = EASED_PART * plan["budget_s"] if device.type == "cuda" else 0.0
-    each_s = (plan["budget_s"] - eased_s) / plan["passes"] - plan["idle_s"]
     chosen: list[str] = []
     clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
     for key, share in plan["shares"]:
-        if covered >= plan["enough"] or (chosen and clock_s() - begin_s > each_s - plan["seconds"]):
+        if covered >= plan["enough"] or (chosen and clock_s() - begin_s > plan["first_s"] - plan["seconds"]):
             break
         said = _replay(key, device, plan["seconds"])
         yield said
@@ -117,10 +118,13 @@ def replays(
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
-    yield from _eased(clocks_mhz, device, plan["seconds"], eased_s)
-    for _ in range(1, plan["passes"]):
+    yield from _eased(clocks_mhz, device, plan["seconds"], plan["eased_s"])
+    until_s = begin_s + plan["budget_s"] - plan["idle_s"]
+    for _ in range(1, max(plan["passes"], AGAIN)):
+        if not chosen or clock_s() > until_s:
+            return
         for key in chosen:
-            if clock_s() - begin_s <= plan["budget_s"] - plan["idle_s"]:
+            if clock_s() <= until_s:
                 yield _replay(key, device, plan["seconds"])
         yield _idle(plan["idle_s"])
 
