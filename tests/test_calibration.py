@@ -173,6 +173,22 @@ def test_a_place_knows_its_busy_time_and_how_often_it_ran():
     assert [operation.op for operation in seconds] == ["mm", "add"]
 
 
+def test_of_a_place_with_several_operations_the_larger_take_longer():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm"],
+        device="GPU:0",
+        start_ns=[0, S],
+        end_ns=[S, 2 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    small, large = called("mm", [8, 8]), called("mm", [9000, 1000], types='["half"]')
+    several = called("mm", [], shapes="[[[1000, 3000], [1000, 5000], []], [], null]", calls=2)
+    unknown = called("mm", [], types="[]", shapes="")
+    seconds = by_time(places(events, "GPU:0", [small, large, several, unknown]))
+    assert list(seconds.values()) == pytest.approx([2 * 18 / 30, 2 * 10 / 30, 2 / 30, 2 / 30], rel=1e-3)
+
+
 def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
     events = EventTrace.from_columns(
         name=["net/mm", "net/mm", "net/mm", "net/add", "net/lost"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from joulemap.accounting.sweep import share_out
 from joulemap.frameworks.nesting import Forest
 from joulemap.traces import KINDS, PHASES, EventTrace, Float64, Int64
 
+SMALL = 1_000_000
+"""Elements, about: an operation on fewer takes no less time, on a GPU."""
 COVERED = 0.95
 """The share of a device's busy time that is to be calibrated; the rest is many operations of little each."""
 
@@ -36,6 +39,11 @@ class Operation:
         """One line that is the same wherever the same was called."""
         said = [self.op, self.shapes, self.strides, self.types, self.scalars]
         return json.dumps([*said, self.cold] if self.cold else said)
+
+    @property
+    def elements(self) -> int:
+        """Of all tensors that it was given."""
+        return _elements(json.loads(self.shapes)) if self.shapes else 0
 
     @classmethod
     def from_key(cls, key: str) -> Operation:
@@ -119,13 +127,23 @@ def busy_s(events: EventTrace, device: str) -> float:
 
 
 def by_time(here: Sequence[Place]) -> dict[Operation, float]:
-    """The operations with their busy seconds, most first; a place's time goes to its operations by calls."""
+    """The operations with their busy seconds, most first. Where a place has several, its time goes to them by
+    how much they were given: which of them took how long, its events do not tell."""
     seconds: dict[Operation, float] = {}
     for place in here:
-        total = sum(place.calls.values())
-        for operation, calls in place.calls.items():
-            seconds[operation] = seconds.get(operation, 0.0) + place.busy_s * calls / total
+        size = {one: calls * (SMALL + one.elements) for one, calls in place.calls.items()}
+        for operation, part in size.items():
+            seconds[operation] = seconds.get(operation, 0.0) + place.busy_s * part / sum(size.values())
     return dict(sorted(seconds.items(), key=lambda one: -one[1]))
+
+
+def _elements(shapes: Any) -> int:
+    """Of one shape, or of all in a list of them."""
+    if not isinstance(shapes, list):
+        return 0
+    if all(isinstance(size, int) for size in shapes):
+        return prod(shapes) if shapes else 0
+    return sum(_elements(one) for one in shapes)
 
 
 def _groups(events: EventTrace) -> Int64:
