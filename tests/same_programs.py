@@ -59,6 +59,8 @@ class Home:
     environment: Mapping[str, str] = field(default_factory=dict)
     made_up: str = r"0x[0-9a-f]{6,}"
     """What differs in messages from run to run anyway: addresses, names made by chance."""
+    said_once: str = r"(?!)"
+    """Lines that a process says once, to whoever is first to use what they are about."""
 
     def check(self, case: Case, folder: Path) -> None:
         """Run it both ways and compare."""
@@ -102,6 +104,7 @@ class Home:
         """Lines less what differs from run to run anyway: times, process ids, addresses, made-up names."""
         text = errors.decode(errors="replace")
         text = re.sub(r"(?m)^([IWEF])\d{4} \d\d:\d\d:\d+\.\d+ +\d+ ", r"\1 ", text)
+        text = re.sub(rf"(?m)^{self.said_once}.*\n", "", text)
         return re.sub(self.made_up, "…", text).splitlines()
 
 

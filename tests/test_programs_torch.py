@@ -21,6 +21,7 @@ HOME = Home(
         "HF_HUB_OFFLINE": "1",
     },
     made_up=r"0x[0-9a-f]{6,}|(?m:^USDT:\S+ \S+ \d+:\d+)|\[W\d+ \d\d:\d\d:\d+\.\d+",
+    said_once=r"ERROR:\S+ \S+ \d+:\d+ DeviceProperties\.cpp",  # PyTorch for GPUs, where there is none
 )
 NEEDS = {"hf_trainer.py": "accelerate", "lightning_fit.py": "lightning"}
 TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
