@@ -339,12 +339,13 @@ def test_an_operation_and_waits_take_turns_of_the_same_length(monkeypatch: pytes
     monkeypatch.setattr(wait, "launch_s", lambda: WAIT_S)
     said = executed([Timed(Call.of(SQUARE.key), cpu), wait], 0.2, cpu)
     runs, waits = said["executions"]
-    assert runs == 10 * waits > 0
+    assert runs * TURN_S / 30 == pytest.approx(waits * WAIT_S)
+    assert runs > 0
     assert [len(mark) for mark in said["marks"]] == [4] * len(said["marks"])
 
 
 def test_what_lowers_clocks_is_executed_with_waits_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lowest first; what there is no memory for any more is left out."""
+    """As they come; what there is no memory for any more is left out."""
     monkeypatch.setattr("joulemap.frameworks.torch.replay.EASED_S", 0.01)
     monkeypatch.setattr("joulemap.frameworks.torch.replayer.idle", lambda seconds, _: time.sleep(seconds))
     add = replace(SQUARE, op="aten::add")
@@ -353,12 +354,12 @@ def test_what_lowers_clocks_is_executed_with_waits_in_between(monkeypatch: pytes
     )
     cpu, clocks = torch.device("cpu"), {add.key: 1600.0, SQUARE.key: 1500.0, large.key: 1400.0, "": 1980.0}
     found = list(_eased({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0))
-    assert [one["eased"] for one in found] == [SQUARE.key, add.key]
+    assert [one["eased"] for one in found] == [add.key, SQUARE.key]
     assert all(len(one["executions"]) == 2 and one["wait_s"] >= WAIT_S for one in found)
     assert list(_eased({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0)) == []
     assert list(_eased({}, cpu, 0.01, within_s=60.0)) == []
     (first,) = _eased({**clocks, large.key: 0.0}, cpu, 0.01, within_s=0.0)
-    assert first["eased"] == SQUARE.key
+    assert first["eased"] == add.key
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

@@ -117,6 +117,20 @@ def test_how_energy_goes_with_clocks_is_told_by_operations_with_waits_in_between
     assert found.joined(Calibration("GPU:0", 1.0, {})).response == found.response
 
 
+@given(clock_mhz=some.floats(1500, 1980))
+def test_what_was_seen_at_two_clocks_follows_no_law_of_others(clock_mhz: float) -> None:
+    """An operation whose energy rises twice as steeply as the law has it, which another one tells."""
+    cost = Cost(1.0, 1e-3, 0.01, 2, clock_mhz=1500.0, eased_j=(1980 / 1500) ** 1.4, eased_mhz=1980.0)
+    there = at_clocks(cost, clock_mhz, Response(1980.0, 1e-6))
+    assert there.energy_j == pytest.approx((clock_mhz / 1500) ** 1.4)
+    assert there.clock_mhz == pytest.approx(clock_mhz)
+    assert 0.0075 < there.rms < 0.0142  # two passes by itself, and one with waits
+    assert at_clocks(there, clock_mhz, None) == there
+    beyond = at_clocks(cost, 1300.0, Response(1980.0, 1e-6))
+    assert beyond.energy_j < 1.0
+    assert beyond.rms > DOUBT * np.log(1500 / 1300)
+
+
 def test_what_is_not_known_of_clocks_makes_a_cost_less_sure() -> None:
     cost = Cost(1.0, 1e-3, 0.01, 2, clock_mhz=1600.0)
     apart = np.log(1980 / 1600)

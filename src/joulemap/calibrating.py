@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.book import Book, Calibration, Shelf
-from joulemap.calibration.clocks import Eased, response
+from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, signatures
@@ -142,17 +142,18 @@ def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: st
     ]
     idle_w = _idle_w(lines, power)
     found = costs(replays, power)
+    eased = [_eased(one) for one in lines if "eased" in one]
     clear = {key: cost for key, cost in found.items() if cost.is_clear}
+    clear = with_eased(clear, eased, power, idle_w)
     skipped = {one.key: _unclear(found.get(one.key)) for one in replays if one.key not in clear}
     skipped |= {one["key"]: one["skipped"] for one in lines if "skipped" in one and one["key"] not in clear}
-    eased = [_eased(one) for one in lines if "eased" in one]
     busiest_w = max((cost.power_w for cost in clear.values()), default=1.0)
     return Calibration(
         device,
         max(idle_w, _LEAST_IDLE * busiest_w),
         {Operation.from_key(key): cost for key, cost in clear.items()},
         {Operation.from_key(key): why for key, why in skipped.items()},
-        response(clear, eased, power, idle_w),
+        response(clear.values()),
     )
 
 

@@ -2,15 +2,17 @@
 
 By itself a large product draws all that a GPU may, and runs at lower clocks than in a program, where cheaper
 operations come in between; what moves memory runs at higher ones. So costs are told at the program's clocks.
-On an H200 energy goes with a power of the clocks, from 0.3 for what draws little to 0.8 for large products:
-one that is proportional to what an operation draws at the highest clocks. How proportional is measured with
-every calibration in which clocks are lowered, by the operations that lower them: with waits in between they
-run at the highest.
+What lowers them is replayed with waits in between, too, where it runs at the highest ones: then its cost is
+known at both, and at what is in between by a power of the clocks.
+
+On an H200 that is from 0.3 for what draws little to 0.8 for large products: one that is proportional to what
+an operation draws at the highest clocks. So what all of them tell together is said of what there was no time
+to replay with waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +28,7 @@ DOUBT = 0.2
 """How far off such a power of the clocks is, as an rms: five calibrations of an H200 found 0.22 to 0.79 per
 kilowatt, which is so much for what draws 900 W."""
 TELLING = 0.03
-"""An operation tells something where its clocks are higher by so much."""
+"""An operation is known at two clocks where one is higher by so much."""
 UNKNOWN = 0.5
 """And where nothing is known of it, so that none is applied."""
 
@@ -56,10 +58,29 @@ def at_clocks(cost: Cost, clock_mhz: float, response: Response | None) -> Cost:
     """The cost at other clocks; as it is where either clocks are unknown."""
     if not clock_mhz or not cost.clock_mhz:
         return cost
+    cost = _nearer(cost, clock_mhz)
     apart = float(np.log(clock_mhz / cost.clock_mhz))
     exponent, doubt = (0.0, UNKNOWN) if response is None else (response.exponent(cost), DOUBT)
     energy_j = cost.energy_j * float(np.exp(exponent * apart))
     return replace(cost, energy_j=energy_j, rms=float(np.hypot(cost.rms, doubt * apart)), clock_mhz=clock_mhz)
+
+
+def _nearer(cost: Cost, clock_mhz: float) -> Cost:
+    """The cost at these clocks, or at those next to them, of the ones at which it was found and all in
+    between. With waits it was replayed once."""
+    if not cost.eased_mhz:
+        return cost
+    both, joules = np.log([cost.clock_mhz, cost.eased_mhz]), np.log([cost.energy_j, cost.eased_j])
+    at = float(np.clip(np.log(clock_mhz), *sorted(both)))
+    part = (at - both[0]) / (both[1] - both[0])
+    return replace(
+        cost,
+        energy_j=float(np.exp(joules @ [1 - part, part])),
+        rms=float(cost.rms * np.hypot(1 - part, part * np.sqrt(cost.passes))),
+        clock_mhz=float(np.exp(at)),
+        eased_j=0.0,
+        eased_mhz=0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +92,45 @@ class Eased:
     wait_s: float
 
 
-def response(
+def with_eased(
     costs: Mapping[str, Cost], eased: Sequence[Eased], power: PowerTrace, idle_w: float
-) -> Response | None:
-    """From what operations took with waits in between, against what they take at the clocks that each has by
-    itself; None where none ran at other clocks than these."""
-    highest_mhz = max((one.clock_mhz for one in costs.values()), default=0.0)
-    found = [_apart(one, costs, power, idle_w, highest_mhz) for one in eased]
-    telling = [one for one in found if one is not None]
-    if not telling:
-        return None
-    rise, watts = np.array(telling, np.float64).T
-    return Response(highest_mhz, max(float(watts @ rise / (watts @ watts)), 0.0))
+) -> dict[str, Cost]:
+    """Costs with what operations took with waits in between, where these had them run at higher clocks."""
+    found = dict(costs)
+    for one in eased:
+        cost = costs.get(one.operation.key)
+        told = None if cost is None else _told(one, power, idle_w)
+        if cost is not None and told is not None and cost.clock_mhz:
+            joules, mhz = told
+            if np.log(mhz / cost.clock_mhz) >= TELLING:
+                found[one.operation.key] = replace(cost, eased_j=joules, eased_mhz=mhz)
+    return found
 
 
-def _apart(
-    eased: Eased, costs: Mapping[str, Cost], power: PowerTrace, idle_w: float, highest_mhz: float
-) -> tuple[float, float] | None:
-    """By how much more an operation took than it does by itself (as a logarithm), and its watts times how
-    much higher clocks were (likewise), from which that comes."""
-    ran, cost = eased.operation, costs.get(eased.operation.key)
+def _told(eased: Eased, power: PowerTrace, idle_w: float) -> tuple[float, float] | None:
+    """What an execution took without its waits, and at which clocks; None where the meter did not see it."""
+    ran = eased.operation
     seen = window(power, ran.level_ns, ran.end_ns)
-    if seen is None or cost is None or not cost.clock_mhz:
+    if seen is None:
         return None
     span = seen.begin_ns, seen.end_ns
     clock_mhz, runs = ran.clock_between(*span), ran.executions_between(*span)
     energy_j = seen.energy_j - idle_w * eased.wait_s * eased.waits.executions_between(*span)
-    higher = float(np.log(clock_mhz / cost.clock_mhz)) if clock_mhz else 0.0
-    if higher < TELLING or not runs or energy_j <= 0:
+    return (energy_j / runs, clock_mhz) if clock_mhz and runs and energy_j > 0 else None
+
+
+def response(costs: Iterable[Cost]) -> Response | None:
+    """From what operations take with waits in between, against what they take at the clocks that each has by
+    itself; None where nothing lowers clocks."""
+    costs = list(costs)
+    highest_mhz = max((one.clock_mhz for one in costs), default=0.0)
+    telling = [one for one in costs if one.eased_mhz]
+    if not telling:
         return None
-    rise = float(np.log(energy_j / (runs * cost.energy_j)))
-    return rise, _highest_w(cost, highest_mhz) * higher
+    rise = np.array([np.log(one.eased_j / one.energy_j) for one in telling])
+    higher = np.array([np.log(one.eased_mhz / one.clock_mhz) for one in telling])
+    watts = higher * [_highest_w(one, highest_mhz) for one in telling]
+    return Response(highest_mhz, max(float(watts @ rise / (watts @ watts)), 0.0))
 
 
 def _highest_w(cost: Cost, highest_mhz: float) -> float:

@@ -66,13 +66,16 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one execution takes by itself: joules, seconds, how far off the joules may be (relative, as an
-    rms), and at which clocks that was, 0 where they are not known."""
+    rms), and at which clocks that was, 0 where they are not known. ``eased_j`` is what it takes with waits in
+    between, at the higher clocks ``eased_mhz``; 0 where nothing lowers its clocks, or nobody looked."""
 
     energy_j: float
     seconds: float
     rms: float
     passes: int
     clock_mhz: float = 0.0
+    eased_j: float = 0.0
+    eased_mhz: float = 0.0
 
     @property
     def power_w(self) -> float:
@@ -95,6 +98,8 @@ class Cost:
             "rms": self.rms,
             "passes": self.passes,
             "clock_mhz": self.clock_mhz,
+            "eased_j": self.eased_j,
+            "eased_mhz": self.eased_mhz,
         }
 
     @classmethod
@@ -104,7 +109,7 @@ class Cost:
             float(content["seconds"]),
             float(content["rms"]),
             int(content["passes"]),
-            float(content.get("clock_mhz", 0.0)),
+            *(float(content.get(name, 0.0)) for name in ("clock_mhz", "eased_j", "eased_mhz")),
         )
 
 

@@ -18,7 +18,7 @@ MAKING_S = 0.5
 IN_A_GRAPH, GRAPH_S = 200, 0.02
 """Executions in one CUDA graph at most, and about how long they take together: few launches keep a GPU busy
 then, however short the operation."""
-WAIT_S, WAITS = 0.001, 100
+WAIT_S, WAITS = 0.00025, 200
 """How long a GPU waits at a time, and how often until it is known how long that is."""
 NO_GRAPH_S = 0.001
 """What takes so long by itself keeps it busy without."""
