@@ -2,7 +2,8 @@
 
 Does what ``joulemap validate --stop studies/accuracy/programs.py …`` does, and calibrates once for every
 budget that is asked for, from nothing, so that one experiment tells what is left of the error as the budget
-shrinks. With ``--keep`` the recording stays, and what was found in the run; ``--again`` reports on it anew.
+shrinks. With ``--keep`` the recording stays, and what was found in the run; ``--again`` reports on it anew,
+after a calibration where ``--calibration`` asks for one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     """Run one program, and write a report for every budget of calibration."""
     parser = argparse.ArgumentParser(description=main.__doc__, allow_abbrev=False)
     parser.add_argument("--budget", type=float, default=300.0, help="seconds of repeating")
-    parser.add_argument("--calibration", type=float, nargs="+", default=[60.0], help="seconds of replaying")
+    parser.add_argument("--calibration", type=float, nargs="+", help="seconds of replaying; 60")
     parser.add_argument("--least", type=float, default=0.01, help="of the busy time")
     parser.add_argument("--modules", type=int, default=3)
     parser.add_argument(
@@ -39,25 +40,33 @@ def main() -> None:
     )
     parser.add_argument("--name", help="of the reports; that of the program where it is left out")
     parser.add_argument("--keep", type=Path, help="folder for what a report can be made of again")
-    parser.add_argument("--again", type=Path, nargs="+", help="report on what was kept, and run nothing")
+    parser.add_argument("--again", type=Path, nargs="+", help="report on what was kept, and run no program")
     asked, program = parser.parse_known_args()
     asked.output.mkdir(parents=True, exist_ok=True)
     if asked.again:
         for folder in asked.again:
             found, took_s, called = pickle.loads((folder / KEPT).read_bytes())
-            write(report_of(folder / RECORDING, found, 0.0), took_s, called, asked.output / folder.name)
+            if asked.calibration:
+                anew(asked, folder / RECORDING, found, called, folder.name.rpartition("-")[0])
+            else:
+                write(report_of(folder / RECORDING, found, 0.0), took_s, called, asked.output / folder.name)
         return
     wanted = Wanted(budget_s=asked.budget, least_share=asked.least, modules=asked.modules, stop=True)
     with tempfile.TemporaryDirectory() as scratch:
         path, called = Path(scratch) / RECORDING, " ".join(program)
         found = experiment([str(PROGRAMS), *program], path, wanted, WARM_UP, say)
-        for budget_s in asked.calibration:
-            report, took_s = calibrated(path, found, budget_s)
-            name = f"{asked.name or program[0]}-{budget_s:g}s"
-            write(report, took_s, called, asked.output / name)
-            if asked.keep is not None:
-                shutil.copytree(path, asked.keep / name / RECORDING, dirs_exist_ok=True)
-                (asked.keep / name / KEPT).write_bytes(pickle.dumps((found, took_s, called)))
+        anew(asked, path, found, called, asked.name or program[0])
+
+
+def anew(asked: argparse.Namespace, path: Path, found: Experiment, called: str, name: str) -> None:
+    """Report on an experiment after every calibration that was asked for."""
+    for budget_s in asked.calibration or [60.0]:
+        report, took_s = calibrated(path, found, budget_s)
+        here = f"{name}-{budget_s:g}s"
+        write(report, took_s, called, asked.output / here)
+        if asked.keep is not None:
+            shutil.copytree(path, asked.keep / here / RECORDING, dirs_exist_ok=True)
+            (asked.keep / here / KEPT).write_bytes(pickle.dumps((found, took_s, called)))
 
 
 def write(report: Report, took_s: float, program: str, name: Path) -> None:
