@@ -11,26 +11,27 @@ from joulemap.errors import InputError
 from joulemap.recorder.experiment import PLAIN, REFERENCE
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import PowerTrace
-from joulemap.validating.easing import EASED, TWICE
+from joulemap.validating.easing import EASED
+from joulemap.validating.metered import Metered
 from joulemap.validating.plan import REFERENCES
 from joulemap.validating.stretch import Stretch
 
 GPU = Domain("GPU:0", "GPU:0")
 S = 1_000_000_000
-LIMIT_W, IDLE_W, WAITING_W, HIGHEST_MHZ = 700.0, 120.0, 250.0, 1980.0
+LIMIT_W, IDLE_W, WAITING_W, HIGHEST_MHZ = 700.0, 120.0, 125.0, 1980.0
 FACTS = [(0, "GPU:0 power_limit_w", LIMIT_W)]
 STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
 """Seconds and joules of three operations at the highest clocks: together 812 W."""
 STEPS = 40
 BUSY = dict.fromkeys(STEP, 0.0)
-BLOCKS = [*((number, EASED) for number in STEP), *[(REFERENCE, 0.0), (REFERENCE, TWICE)] * REFERENCES]
+BLOCKS = [*((number, EASED) for number in STEP), *[(REFERENCE, 0.0)] * REFERENCES]
 """What a round has: a target, and how much the GPU waits."""
 
 
 def at_clock(parts: Iterable[tuple[float, float]], clock: float) -> tuple[float, float]:
     """Seconds and joules of some operations at a part of the highest clocks."""
     seconds, joules = (sum(column) for column in zip(*parts, strict=True))
-    return seconds * clock**-0.7, joules * clock**0.9
+    return seconds * clock**-0.4, joules * clock**0.9
 
 
 def at_limit(parts: Iterable[tuple[float, float]], wait_s: float = 0.0) -> float:
@@ -51,7 +52,7 @@ OWN_S, _ = at_clock(STEP.values(), OWN)
 
 def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[list[Stretch], PowerTrace]:
     """Each operation twice instead of once, in blocks among steps in which nothing is repeated; all of them
-    eased, with the blocks that they refer to, or none. In waits more is drawn than at rest."""
+    eased, with the blocks that they refer to, or none. In waits a little more is drawn than at rest."""
     stretches, edges, joules, now_ns = [], [0], [], 0
     random = np.random.default_rng(seed)
     blocks = BLOCKS if ease else [(number, 0.0) for number in STEP]
@@ -70,6 +71,11 @@ def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[lis
         joules += [STEPS * energy_j / 20] * 20
         now_ns = end_ns
     return stretches, PowerTrace(GPU, edges, joules)
+
+
+def metered(power: PowerTrace) -> Metered:
+    """With what is drawn at rest."""
+    return Metered(power, IDLE_W)
 
 
 def recorded(path: Path, facts: list[tuple[int, str, float]]) -> Recording:

@@ -110,6 +110,16 @@ def test_what_was_largest_lies_where_it_does_in_a_program() -> None:
     assert call().count_nonzero() == call.args[0].count_nonzero()
 
 
+def test_the_gradient_of_a_choice_is_that_of_one_in_each_row() -> None:
+    """What a loss of classes gives; as many zeros draw less than as many numbers."""
+    shapes, strides = "[[6, 5], [6, 5], [], []]", "[[5, 1], [5, 1], [], []]"
+    types, scalars = '["float", "float", "Scalar", "Scalar"]', "[null, null, 1, 6]"
+    one = Operation("aten::_log_softmax_backward_data", shapes, strides, types, scalars)
+    gradient, chances, *_ = rebuilt(Call.of(one.key), torch.device("cpu")).args
+    assert (gradient != 0).sum(dim=1).tolist() == [1] * 6
+    assert (chances != 0).all()
+
+
 def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) -> None:
     with torch.no_grad():
         problems = {name: problem(one) for one, name in seen.items()}
@@ -208,7 +218,7 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
 
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
-PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "flags": {}, "busy": 1.0}
+PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "worth": 0.5, "flags": {}}
 
 
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
@@ -223,6 +233,8 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert all(line["executions"] >= 1 for line in lines if "executions" in line)
     enough = [line["key"] for line in replays({**PLAN, "shares": shares, "known": 0.6})]
     assert enough == [SQUARE.key, "", SQUARE.key, ""]
+    worth = [line["key"] for line in replays({**PLAN, "shares": shares, "known": 0.6, "worth": 0.3})]
+    assert worth == [SQUARE.key, CROOKED.key, other.key, "", SQUARE.key, other.key, ""]
 
 
 def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:

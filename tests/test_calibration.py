@@ -291,7 +291,7 @@ def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monke
     monkeypatch.setattr("joulemap.replaying._PROGRAM", "tests.replays_that_end")
     shares = dict.fromkeys(("good", "ends", "fails and ends", "better"), 0.25)
     heard: list[Bought] = []
-    plan = Replays("cpu", shares, 0.0, 60.0, 1, 0.3, 0.3, 0.95)
+    plan = Replays("cpu", shares, 0.0, 60.0, 1, 0.3, 0.3, 0.95, 0.01)
     lines, powers = replayed(plan, heard.append)
     assert [(one["key"], one.get("skipped", "")) for one in lines] == [
         ("ends", "PyTorch ended while it ran."),
@@ -307,7 +307,7 @@ def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monke
 
 
 def test_what_a_budget_has_bought_and_will():
-    plan = Replays("cpu", {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.05}, 0.1, 14.0, 2, 1.0, 2.0, 0.95)
+    plan = Replays("cpu", {"a": 0.4, "b": 0.2, "c": 0.1, "d": 0.05}, 0.1, 14.0, 2, 1.0, 2.0, 0.95, 0.01)
 
     def line(key: str, start_s: int, **more: str) -> dict[str, Any]:
         return {"key": key, "start_ns": start_s * S, "end_ns": (start_s + 2) * S, **more}

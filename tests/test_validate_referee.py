@@ -10,8 +10,8 @@ import pytest
 from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace
-from joulemap.validating.easing import EASED, TWICE
-from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, WAITS_LONGER, Wanted, times
+from joulemap.validating.easing import EASED
+from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, Wanted, times
 from joulemap.validating.referee import Referee
 from joulemap.validating.stretch import Stretch, clocked, plain
 from joulemap.validating.target import Target
@@ -77,7 +77,7 @@ def test_a_referee_eases_a_gpu_that_draws_much_of_what_it_may_and_does_not_wait(
 ) -> None:
     referee, power = a_referee(tmp_path / "experiment", facts), drawn(part * LIMIT_W)
     referee._work_s = 0.05 * busy
-    references = [AS_IT_IS, WAITS_LONGER] if eases else []
+    references = [AS_IT_IS] if eases else []
     assert referee._references(power) == references
     referee._order(MM, power)
     (order,) = orders(tmp_path / "experiment")
@@ -99,7 +99,7 @@ def test_a_referee_that_cannot_read_the_limit_tries_again(
 
     monkeypatch.setattr("joulemap.validating.referee.LOOK_S", 0.0)
     monkeypatch.setattr(referee, "_recording", at_the_third)
-    assert referee._references(power) == [AS_IT_IS, WAITS_LONGER]
+    assert referee._references(power) == [AS_IT_IS]
     never, tried = a_referee(tmp_path / "never", FACTS), []
     monkeypatch.setattr(never, "_recording", broken)
     assert never._references(power) == []
@@ -110,23 +110,23 @@ def test_a_referee_that_cannot_read_the_limit_tries_again(
 def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Path) -> None:
     referee, power = a_referee(tmp_path / "experiment", FACTS), drawn(0.99 * LIMIT_W)
     referee._references(power)
-    for target in (MM, AS_IT_IS, WAITS_LONGER, OTHERS[-1]):
+    for target in (MM, AS_IT_IS, OTHERS[-1]):
         referee._order(target, power)
-    assert referee.blocks == 4
+    assert referee.blocks == 3
     found = orders(tmp_path / "experiment")
-    assert [one["target"] for one in found] == [0, REFERENCE, REFERENCE, 3]
-    assert [one["times"] for one in found] == [times(MM, Wanted(), EASED_EXTRA), 1, 1, 2]
+    assert [one["target"] for one in found] == [0, REFERENCE, 3]
+    assert [one["times"] for one in found] == [times(MM, Wanted(), EASED_EXTRA), 1, 2]
     assert times(MM, Wanted(), EASED_EXTRA) > times(MM, Wanted())
-    assert [one["ease"] for one in found] == [EASED, 0.0, TWICE, EASED]
-    assert [one["rest_ease"] for one in found] == [EASED] * 4
-    assert [one["pause_s"] for one in found] == pytest.approx([0.15] * 4)
+    assert [one["ease"] for one in found] == [EASED, 0.0, EASED]
+    assert [one["rest_ease"] for one in found] == [EASED] * 3
+    assert [one["pause_s"] for one in found] == pytest.approx([0.15] * 3)
     wait_s = 0.05 * (MM.share + OTHERS[0].share)
     eased_s, mm_s, net_s = 0.05 + wait_s, 0.05 * MM.share, 0.05 * OTHERS[-1].share
-    steps_s = [eased_s + 2 * mm_s, 0.05, eased_s + wait_s, eased_s + net_s]
-    blocks_s = [max(1.0, 10 * seconds) for seconds in steps_s]
+    steps_s = [eased_s + 2 * mm_s, 0.05, eased_s + net_s]
+    blocks_s = [max(1.0, min(20 * seconds, 2.0)) for seconds in steps_s]
     assert [one["steps"] for one in found] == [
         longer * round(block_s / seconds)
-        for longer, block_s, seconds in zip((1, LONGER, LONGER, 1), blocks_s, steps_s, strict=True)
+        for longer, block_s, seconds in zip((1, LONGER, 1), blocks_s, steps_s, strict=True)
     ]
     assert [one["rest"] for one in found] == [round(0.8 * block_s / eased_s) for block_s in blocks_s]
 

@@ -27,7 +27,6 @@ from joulemap.validating.plan import (
     MOST_EXTRA,
     MOST_TIMES,
     REFERENCES,
-    WAITS_LONGER,
     Turns,
     Wanted,
     extra,
@@ -220,13 +219,14 @@ def test_repetitions_add_half_a_step_and_blocks_last_long_enough() -> None:
     assert times(a_target(share=0.9), Wanted()) == 2
     assert times(a_target(share=1e-4), Wanted()) == MOST_TIMES
     assert times(a_target(), Wanted(times=4)) == 4
-    assert (times(AS_IT_IS, Wanted(times=4)), times(WAITS_LONGER, Wanted())) == (1, 1)
+    assert (times(AS_IT_IS, Wanted(times=4)), times(AS_IT_IS, Wanted())) == (1, 1)
     assert (extra(1.2), extra(0.9), extra(0.2)) == (EXTRA, EXTRA, MOST_EXTRA)
     assert times(a_target(share=0.1), Wanted(), extra(0.5)) == 9
-    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1) == (13, 16)
-    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.001) == (13, 16)
+    assert steps_of_block(step_s=0.04, rest_s=0.03, period_s=0.1) == (25, 27)
+    assert steps_of_block(step_s=0.04, rest_s=0.03, period_s=0.001) == (25, 27)
+    assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1) == (20, 24)
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.2) == (27, 32)
-    assert steps_of_block(step_s=0.125, rest_s=0.1, period_s=0.1) == (10, 10)
+    assert steps_of_block(step_s=0.125, rest_s=0.1, period_s=0.1) == (16, 16)
     assert steps_of_block(step_s=0.22, rest_s=0.15, period_s=0.1) == (9, 11)
     assert steps_of_block(step_s=9.0, rest_s=9.0, period_s=0.1) == (1, 1)
     assert steps_of_block(step_s=0.075, rest_s=0.05, period_s=0.1, shared=True) == (67, 80)
@@ -252,16 +252,16 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
 
 
 def test_every_turn_has_some_of_the_blocks_that_others_refer_to() -> None:
-    every, references = [a_target(number) for number in range(6)], [AS_IT_IS, WAITS_LONGER]
+    every, references = [a_target(number) for number in range(6)], [AS_IT_IS]
     known = Truth(1.0, 0.01, 1.0, 4)
     turns = Turns(Wanted())
     for _ in range(2):
-        found = [turns.next([*every, *references], {}) for _ in range(6 + 2 * REFERENCES)]
-        assert [found.count(one) for one in (*every, *references)] == [1] * 6 + [REFERENCES] * 2
+        found = [turns.next([*every, *references], {}) for _ in range(6 + REFERENCES)]
+        assert [found.count(one) for one in (*every, *references)] == [1] * 6 + [REFERENCES]
     assert turns.known == 0
     most = {one.number: known for one in every if one.number != 3}
-    last = [turns.next([*every, *references], most) for _ in range(1 + 2 * REFERENCES)]
-    assert [last.count(one) for one in (every[3], *references)] == [1, REFERENCES, REFERENCES]
+    last = [turns.next([*every, *references], most) for _ in range(1 + REFERENCES)]
+    assert [last.count(one) for one in (every[3], *references)] == [1, REFERENCES]
     assert turns.known == 5
     assert turns.next([*every, *references], {}) is not None
     assert turns.next([*every, *references], {**most, 3: known}) is None

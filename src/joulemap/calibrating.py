@@ -16,7 +16,7 @@ import numpy as np
 from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
-from joulemap.calibration.operation import COVERED, Operation, Place, busy_s, by_time, places
+from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, signatures
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.finish import FLAGS
@@ -118,7 +118,7 @@ def _plan(
     total_s, covered = candidates.total_s, candidates.covered(known)
     shares = {one.key: busy / total_s for one, busy in candidates.seconds.items() if one not in known}
     reached = covered + np.cumsum(list(shares.values()))
-    needed = int(np.searchsorted(reached, COVERED)) + 1
+    needed = max(int(np.searchsorted(reached, COVERED)) + 1, sum(one >= WORTH for one in shares.values()))
     passes, seconds = way(min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
     return Replays(
         device=_torch_device(candidates.device),
@@ -129,6 +129,7 @@ def _plan(
         seconds=seconds,
         idle_s=IDLE_S,
         enough=COVERED,
+        worth=WORTH,
         flags=recording.info.extra.get(FLAGS, {}),
     )
 

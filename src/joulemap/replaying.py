@@ -50,6 +50,7 @@ class Replays:
     seconds: float
     idle_s: float
     enough: float
+    worth: float
     flags: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -20,6 +20,8 @@ SMALL = 1_000_000
 """Elements, about: an operation on fewer takes no less time, on a GPU."""
 COVERED = 0.95
 """The share of a device's busy time that is to be calibrated; the rest is many operations of little each."""
+WORTH = 0.01
+"""And each operation that takes so much of it."""
 
 
 @dataclass(frozen=True, slots=True)

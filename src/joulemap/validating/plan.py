@@ -20,7 +20,7 @@ MOST_TIMES = 101
 FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
 REFERENCES = 2
-"""Blocks of each kind that eased ones refer to, for one of each target: on these every truth depends."""
+"""Blocks that eased ones refer to, for one of each target: on these every truth depends."""
 LONGER = 2
 """And these blocks last so many times as long: each begins after a rest, before the GPU is as warm as it is
 in the program and its clocks as low."""
@@ -30,9 +30,9 @@ PERIODS = 10
 """A block lasts so many updates of the meter."""
 SHORTEST_S, SHARED_S = 1.0, 5.0
 """And so many seconds; longer where other processes use the device too, whose part is known once a second."""
-STEPS, LONGEST_S = 10, 2.0
-"""And so many steps, unless these take longer: where power goes up and down in steps of more than 0.1 s,
-stretches of a second differ by several times as much as those of two."""
+STEPS, LONGEST_S = 20, 2.0
+"""And so many steps, unless these take longer: where power goes up and down in steps of about the meter's
+period, stretches of a second differ by several times as much as those of two."""
 REST = 0.8
 """Plain steps after a block, in its length: each is compared with those on both sides."""
 
@@ -50,11 +50,8 @@ class Wanted:
     stop: bool = False
 
 
-AS_IT_IS, WAITS_LONGER = (
-    Target(REFERENCE, "reference", name, "", (), frozenset(), 1.0, 0.0)
-    for name in ("(as it is)", "(with longer waits)")
-)
-"""Steps in which nothing is repeated: of the program itself, and of one whose GPU waits twice as long."""
+AS_IT_IS = Target(REFERENCE, "reference", "(as it is)", "", (), frozenset(), 1.0, 0.0)
+"""Steps in which nothing is repeated, and the GPU does not wait either."""
 
 
 def extra(busy: float) -> float:

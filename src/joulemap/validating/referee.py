@@ -30,14 +30,13 @@ from joulemap.recording.folder import RAW
 from joulemap.traces import Float64, PowerTrace
 from joulemap.units import NS_PER_S
 from joulemap.validating import gate
-from joulemap.validating.easing import ABOVE, EASED, TWICE, Easing
+from joulemap.validating.easing import ABOVE, EASED, Easing
 from joulemap.validating.limit import power_limit_w
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import (
     AS_IT_IS,
     EASED_EXTRA,
     LONGER,
-    WAITS_LONGER,
     Turns,
     Wanted,
     extra,
@@ -199,7 +198,7 @@ class Referee:
         if self._ease is None:
             near = self._plain_w(power) > ABOVE * self._limit_w()
             self._ease = EASED if near and not self.waits else 0.0
-        return [AS_IT_IS, WAITS_LONGER] if self._ease else []
+        return [AS_IT_IS] if self._ease else []
 
     def _limit_w(self) -> float:
         """What the device may draw; a file that is just being written is read again."""
@@ -216,7 +215,7 @@ class Referee:
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)
         idle_w = metered.rest_w if self.waits else 0.0
-        easing = Easing.of(metered, self.stretches)
+        easing = Easing.of(metered, self.stretches, self._work_s)
         return truths({one.number: one.step_s for one in some}, self.stretches, metered, idle_w, easing)
 
     def _may_order(self, until_s: float) -> bool:
@@ -281,7 +280,7 @@ class Referee:
     def _order(self, target: Target, power: PowerTrace) -> None:
         rest_ease = self._ease or 0.0
         count = times(target, self._wanted, EASED_EXTRA if rest_ease else extra(self.busy))
-        ease = {AS_IT_IS: 0.0, WAITS_LONGER: TWICE}.get(target, rest_ease)
+        ease = 0.0 if target == AS_IT_IS else rest_ease
         added_s = (count - 1) * target.share * min(self.busy, 1.0) * self._step_s()
         steps, rest = steps_of_block(
             self._eased_s(ease) + added_s,
@@ -294,7 +293,7 @@ class Referee:
                 "target": target.number,
                 "times": count,
                 "ease": ease,
-                "steps": steps * LONGER if target in (AS_IT_IS, WAITS_LONGER) else steps,
+                "steps": steps * LONGER if target == AS_IT_IS else steps,
                 "rest": rest,
                 "rest_ease": rest_ease,
                 "pause_s": self._pause_s(power.period_s),

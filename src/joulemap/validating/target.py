@@ -79,6 +79,11 @@ def targets(
     ]
 
 
+def work_s(some: Sequence[Target]) -> float:
+    """How long the device works in a step, by what part of it a target is."""
+    return some[0].step_s / some[0].share if some else 0.0
+
+
 def _alike(here: Sequence[Place]) -> list[list[Place]]:
     """Places that have an operation in common, directly or through others."""
     group: dict[Operation, list[Place]] = {}

@@ -27,7 +27,7 @@ from joulemap.validating.referee import Referee
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge, charged, only_plain
 from joulemap.validating.stretch import Stretch, clocked, plain
-from joulemap.validating.target import Target
+from joulemap.validating.target import Target, work_s
 from joulemap.validating.truth import FEWEST, Truth, step_energy_j, truths
 
 MOST_OF_OTHERS = 0.1
@@ -96,7 +96,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     steps, drawn = only_plain(_steps(recording), stretches, found.label), metered.refined(stretches)
     costs, notes = _calibrated(recording, steps, drawn)
     idle_w = _idle_w(costs, power)
-    easing = Easing.of(metered, stretches)
+    easing = Easing.of(metered, stretches, work_s(found.targets))
     busy_s = {one.number: one.step_s for one in found.targets}
     known = truths(busy_s, stretches, metered, idle_w if found.waits else 0.0, easing)
     charges = _charges(recording, found, steps, drawn, costs is not None)

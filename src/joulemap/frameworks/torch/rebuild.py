@@ -19,6 +19,7 @@ _ROOTS = ("sqrt", "rsqrt", "log")
 _TABLES = ("float", "double", "c10::Half", "c10::BFloat16")
 _ALONG_ANY = ("nll_loss", "gather", "scatter", "index_add", "index_select", "take_along_dim", "cross_entropy")
 _POOLED = "max_pool2d_with_indices_backward"
+_CHOSEN = "_log_softmax_backward_data"
 _FACTOR = 1e-3
 """A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
 
@@ -60,6 +61,8 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
     arguments = [_argument(call, place, device) for place in range(len(call.types))]
     if call.name == _POOLED:
         arguments[-1] = _where_pooled(arguments)
+    if call.name == _CHOSEN:
+        _choose_one(arguments[0])
     if call.name in _KEEPS_ITS_VALUES:
         arguments = [_one(value) for value in arguments]
     problems = []
@@ -79,6 +82,11 @@ def _where_pooled(arguments: Sequence[Any]) -> Any:
     import torch
 
     return torch.ops.aten.max_pool2d_with_indices(*arguments[1:-1])[1]
+
+
+def _choose_one(gradient: Any) -> None:
+    """Of a loss that asks for one of many in each row: all others have no gradient, which draws less."""
+    gradient.zero_()[..., :1] = -1.0
 
 
 def in_a_line(error: Exception) -> str:

@@ -91,9 +91,10 @@ def _settle(burst: Callable[[float], list[float]], at_most_s: float) -> None:
 def replays(
     plan: Mapping[str, Any], clock_s: Callable[[], float] = time.monotonic
 ) -> Iterator[dict[str, Any]]:
-    """What the budget buys, most busy time first: every operation ``passes`` times, all others in between, so
-    that a drift shows as spread, and idle after each time. One is replayed in any case; and where there is
-    time for one pass, the largest are replayed again in what is left."""
+    """What the budget buys, most busy time first, until enough of it is and the next one takes little: every
+    operation ``passes`` times, all others in between, so that a drift shows as spread, and idle after each
+    time. One is replayed in any case; and where there is time for one pass, the largest are replayed again in
+    what is left."""
     import torch
 
     device = torch.device(plan["device"])
@@ -106,7 +107,8 @@ def replays(
     clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
     for key, share in plan["shares"]:
-        if covered >= plan["enough"] or (chosen and clock_s() - begin_s > plan["first_s"] - plan["seconds"]):
+        enough = covered >= plan["enough"] and share < plan["worth"]
+        if enough or (chosen and clock_s() - begin_s > plan["first_s"] - plan["seconds"]):
             break
         said = _replay(key, device, plan["seconds"])
         yield said
