@@ -23,7 +23,6 @@ FACTS = [(0, "GPU:0 power_limit_w", LIMIT_W)]
 STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
 """Seconds and joules of three operations at the highest clocks: together 812 W."""
 STEPS = 40
-BUSY = dict.fromkeys(STEP, 0.0)
 BLOCKS = [*((number, EASED) for number in STEP), *[(REFERENCE, 0.0)] * REFERENCES]
 """What a round has: a target, and how much the GPU waits."""
 
@@ -48,6 +47,7 @@ def at_limit(parts: Iterable[tuple[float, float]], wait_s: float = 0.0) -> float
 OWN = at_limit(STEP.values())
 """The program's own clocks."""
 OWN_S, _ = at_clock(STEP.values(), OWN)
+BUSY = {number: at_clock([part], OWN)[0] for number, part in STEP.items()}
 
 
 def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[list[Stretch], PowerTrace]:
@@ -59,7 +59,7 @@ def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[lis
     order = [one for _ in range(rounds) for block in blocks for one in (block, (PLAIN, ease))]
     for target, waits in [(PLAIN, 0.0), *order]:
         parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
-        wait_s = waits * OWN_S
+        wait_s = waits * (OWN_S + BUSY.get(target, 0.0))
         clock = at_limit(parts, wait_s)
         seconds, energy_j = at_clock(parts, clock)
         seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * WAITING_W

@@ -38,7 +38,7 @@ def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
     assert easing.eased_mhz == pytest.approx(HIGHEST_MHZ)
     assert easing.plain_mhz == pytest.approx(OWN * HIGHEST_MHZ)
     assert easing.spread < 1e-6
-    found, eased = (truths(BUSY, stretches, metered(power), easing=one) for one in (easing, None))
+    found, eased = (truths(BUSY, stretches, metered(power), IDLE_W, one) for one in (easing, None))
     never_plain = [one for one in stretches if one.target >= 0 or one.ease]
     assert {one.executions for one in truths(BUSY, never_plain, metered(power)).values()} == {1.0}
     alone, without = experiment(ease=0.0)
@@ -47,7 +47,7 @@ def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
         true_j = at_clock([part], OWN)[1]
         assert abs(found[number].energy_j - true_j) <= 2 * found[number].half_j
         assert found[number].energy_j == pytest.approx(true_j, rel=0.03)
-        assert eased[number].energy_j == pytest.approx(part[1], rel=0.03)
+        assert eased[number].energy_j == pytest.approx(part[1], rel=0.04)
         assert eased[number].energy_j > 1.05 * true_j
         assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
 

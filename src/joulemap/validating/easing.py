@@ -1,9 +1,8 @@
 """Truths of a GPU that draws nearly all that it may.
 
 At its power limit a GPU changes its clocks with whatever is added, and with its clocks what everything else
-costs. So there, blocks and the steps between them are eased: after each target the GPU waits, for as long as
-one execution takes. It is below its limit then, clocks are the same whatever is repeated, and what is drawn
-in the waits cancels.
+costs. So there, blocks and the steps between them are eased: after each execution of a target the GPU waits,
+for as long as that takes. It is below its limit then, and clocks are the same whatever is repeated.
 
 What is found so is true at the clocks of eased steps. Plain steps tell what the same work takes at the
 program's own: both are compared without what is drawn in waits, which is what is drawn in rests. That a host
@@ -59,9 +58,8 @@ class Easing:
             return None
         above = [_usual(np.array([_above_rest_j(metered, one) for one in kind])) for kind in kinds]
         plain_mhz, eased_mhz = map(_clock, kinds)
-        sooner = (plain_mhz / eased_mhz) ** SOONER if plain_mhz and eased_mhz else 1.0
         plain_j = float(above[0].mean()) + metered.rest_w * work_s
-        eased_j = float(above[1].mean()) + metered.rest_w * work_s * sooner
+        eased_j = float(above[1].mean()) + metered.rest_w * work_s * _sooner(plain_mhz, eased_mhz)
         errors = [float(of_kind.std(ddof=1) / np.sqrt(len(of_kind))) for of_kind in above]
         chance = student_975(min(map(len, above)) - 1) * np.hypot(errors[0] / plain_j, errors[1] / eased_j)
         waits_s = abs(_step_s(kinds[1]) - _step_s(kinds[0]))
@@ -74,6 +72,15 @@ class Easing:
             plain_mhz=plain_mhz,
             spread=_spread(blocks, eased_mhz),
         )
+
+    @property
+    def sooner(self) -> float:
+        """How long work takes in eased steps, as a part of what it takes in plain ones."""
+        return _sooner(self.plain_mhz, self.eased_mhz)
+
+
+def _sooner(plain_mhz: float, eased_mhz: float) -> float:
+    return (plain_mhz / eased_mhz) ** SOONER if plain_mhz and eased_mhz else 1.0
 
 
 def _above_rest_j(metered: Metered, stretch: Stretch) -> float:

@@ -14,8 +14,9 @@ from joulemap.validating.truth import Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
-EASED_EXTRA = 0.75
-"""And where the GPU waits after each target: as much again would take it to its power limit."""
+EASED_EXTRA, EASED_MODULE = 3.0, 0.75
+"""And where the GPU waits after each execution, so that what is added cannot take it to its power limit: the
+meter is less sure of such steps. Inside of modules that are called again it does not wait."""
 MOST_TIMES = 101
 FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""
@@ -58,6 +59,11 @@ def extra(busy: float) -> float:
     """What repetitions are to add to the time in which a device works, for ``busy`` a part of a step. A GPU
     that waits is metered the less surely, and has room."""
     return float(np.clip(FILLED * (1 / max(busy, 1e-9) - 1), EXTRA, MOST_EXTRA))
+
+
+def eased_extra(target: Target) -> float:
+    """The same of a GPU that is eased."""
+    return EASED_EXTRA if target.kind == "operation" else EASED_MODULE
 
 
 def times(target: Target, wanted: Wanted, added: float = EXTRA) -> int:

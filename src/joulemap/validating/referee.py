@@ -35,10 +35,10 @@ from joulemap.validating.limit import power_limit_w
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import (
     AS_IT_IS,
-    EASED_EXTRA,
     LONGER,
     Turns,
     Wanted,
+    eased_extra,
     extra,
     steps_of_block,
     times,
@@ -214,7 +214,7 @@ class Referee:
 
     def _truths(self, some: Iterable[Target], power: PowerTrace) -> dict[int, Truth]:
         metered = Metered.of(power, self.stretches)
-        idle_w = metered.rest_w if self.waits else 0.0
+        idle_w = metered.rest_w if self.waits or self._ease else 0.0
         easing = Easing.of(metered, self.stretches, self._work_s)
         return truths({one.number: one.step_s for one in some}, self.stretches, metered, idle_w, easing)
 
@@ -279,9 +279,10 @@ class Referee:
 
     def _order(self, target: Target, power: PowerTrace) -> None:
         rest_ease = self._ease or 0.0
-        count = times(target, self._wanted, EASED_EXTRA if rest_ease else extra(self.busy))
+        count = times(target, self._wanted, eased_extra(target) if rest_ease else extra(self.busy))
         ease = 0.0 if target == AS_IT_IS else rest_ease
-        added_s = (count - 1) * target.share * min(self.busy, 1.0) * self._step_s()
+        waits = 1 + ease * (target.kind == "operation")
+        added_s = (count - 1) * target.share * waits * min(self.busy, 1.0) * self._step_s()
         steps, rest = steps_of_block(
             self._eased_s(ease) + added_s,
             self._eased_s(rest_ease),

@@ -4,8 +4,9 @@ Steps in which a target was repeated lie between plain ones; those before and af
 with, so that a slow drift of temperature or clocks cancels. All of the real program is in it: clocks, caches,
 neighbours.
 
-A GPU that waits for its host waits less, or longer, when there is more to launch. That is not the
-operation's: what a step took longer, beyond the time of the executions that were added, counts as idle power.
+A GPU that waits for its host waits less, or longer, when there is more to launch, and one that is eased waits
+after each execution. That is not the operation's: what a step took longer, beyond the time of the executions
+that were added, counts as idle power.
 
 A few blocks of one target say little of how much blocks vary, and to stop once they happen to agree would
 make intervals too narrow. So the blocks of all others have a say in it: their joules vary for the same
@@ -19,9 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulemap.accounting.student import student_975
+from joulemap.accounting.student import NORMAL_975, student_975
 from joulemap.traces import Float64
-from joulemap.validating.easing import Easing
+from joulemap.validating.easing import REST_RMS, Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
 
@@ -69,14 +70,15 @@ def truths(
 ) -> dict[int, Truth]:
     """Of each target, from every block in which it was repeated and its neighbours in which nothing was;
     those without such a block have none. ``busy_s`` is the device's time for a target in a plain step,
-    ``idle_w`` the device's power while it waits for its host: 0 where it does not, or where nothing is known
-    of it. ``easing`` says how truths of eased steps are those of plain ones."""
+    ``idle_w`` the device's power while it waits, for its host or because it is eased: 0 where it does not, or
+    where nothing is known of it. ``easing`` says how truths of eased steps are those of plain ones."""
     base = [one for one in stretches if one.target < 0]
     steps = max(sum(one.steps for one in base), 1)
+    sooner = 1.0 if easing is None else easing.sooner
     blocks = {}
     for target, seconds in busy_s.items():
         executions = sum(one.seen.get(target, 0) for one in base) / steps
-        each_s = seconds / executions if executions else 0.0
+        each_s = sooner * seconds / executions if executions else 0.0
         found = Blocks.of(target, stretches, metered, executions, each_s, idle_w)
         if len(found.added_j):
             blocks[target] = found
@@ -135,6 +137,7 @@ class Blocks:
             rms = float(np.sqrt((self.squares + weight * usual) / freedom))
             half_j = student_975(freedom) * rms * float(self.drawn_j.mean() / np.sqrt(count)) / extra
         each_j, waiting_j = (float((joules / self.extra).mean()) for joules in (self.added_j, self.waiting_j))
+        half_j = np.hypot(half_j, NORMAL_975 * REST_RMS * waiting_j)
         return Truth(each_j, float(half_j), self.executions, count, waiting_j)
 
 

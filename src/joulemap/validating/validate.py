@@ -98,7 +98,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     idle_w = _idle_w(costs, power)
     easing = Easing.of(metered, stretches, work_s(found.targets))
     busy_s = {one.number: one.step_s for one in found.targets}
-    known = truths(busy_s, stretches, metered, idle_w if found.waits else 0.0, easing)
+    known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing)
     charges = _charges(recording, found, steps, drawn, costs is not None)
     rows = _rows(found.targets, known, charges)
     base = plain(found.stretches)
@@ -165,6 +165,13 @@ def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
     """What a GPU draws when it waits; 0 where that is not known, or where the host is the device."""
     on_gpu = power.domain.device.startswith("GPU")
     return costs.calibration.idle_w if costs is not None and on_gpu else 0.0
+
+
+def _waiting_w(found: Experiment, metered: Metered, idle_w: float) -> float:
+    """What is drawn in the time that executions add and do not work in; 0 where there is none."""
+    if any(one.ease for one in found.stretches):
+        return metered.rest_w
+    return idle_w if found.waits else 0.0
 
 
 def _charges(

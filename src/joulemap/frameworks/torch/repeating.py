@@ -236,7 +236,7 @@ class Repeater:
 
     ``choose`` says which target a call belongs to, by its operation and operands. ``seen`` and ``extra``
     count executions and those that were added, by target; ``refused`` says of targets why not. With ``ease``
-    a GPU waits after each target, for that many times what one execution takes: ``each_s``, by target.
+    a GPU waits after each execution, for that many times what one takes: ``each_s``, by target.
     ``cold`` says which operands come from memory in the program, and are to when they are executed again.
     """
 
@@ -296,9 +296,8 @@ class Repeater:
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
                     again = ready(keys, *without_effect(schema, args, kwargs))
-                    self._again(target, (op, given), again)
-                if self.ease and self._device != "cpu":
-                    idle(self.ease * self._each_s[target], _device_of(args))
+                    self._again(target, (op, given), again, _device_of(args))
+                self._wait(target, _device_of(args))
                 return result
             finally:
                 thread.inside = False
@@ -317,10 +316,15 @@ class Repeater:
             self.refused[target] = "it draws random numbers for its dropout"
         return target not in self.refused
 
-    def _again(self, target: int, what: tuple[str, Operands], execute: Any) -> None:
+    def _wait(self, target: int, device: Any) -> None:
+        if self.ease and self._device != "cpu":
+            idle(self.ease * self._each_s[target], device)
+
+    def _again(self, target: int, what: tuple[str, Operands], execute: Any, device: Any) -> None:
         """Each result is gone before the next is made. What fails here (memory) is not the program's."""
         try:
             for call in self._turns.next(what, execute, self.more):
+                self._wait(target, device)
                 call()
                 self.extra[target] += 1
         except Exception as error:  # noqa: BLE001 - the program has its result
