@@ -5,16 +5,22 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import joulemap
-from joulemap.calibrating import Candidates, calibrate
+from joulemap.calibrating import Candidates, _shelf, calibrate
 from joulemap.calibration.book import Book, Calibration
+from joulemap.calibration.cost import Cost
+from joulemap.calibration.operation import WORTH
 from joulemap.calibration.recorded import CALIBRATION
+from joulemap.errors import InputError
 from joulemap.recording.info import save_info
+from joulemap.replaying import Replays
 
 from .environment import uncovered
 
@@ -101,3 +107,30 @@ def test_a_recording_of_other_surroundings_is_refused(
         save_info(path, replace(info, **other))
         with pytest.raises(joulemap.JoulemapError, match=f"another {what}: .*1.2"):
             calibrate(joulemap.load(path), 9.0, Book(tmp_path))
+
+
+def test_what_takes_a_percent_is_replayed_even_where_most_is_known(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
+    recording = joulemap.load(path)
+    candidates = Candidates.of(recording)
+    shares = {one: busy / candidates.total_s for one, busy in candidates.seconds.items()}
+    left_out = next(one for one, share in reversed(shares.items()) if share >= WORTH)
+    cost = Cost(1.0, 1e-3, 0.01, 2)
+    asked: list[Replays] = []
+
+    def replayed(plan: Replays, _: object) -> NoReturn:
+        asked.append(plan)
+        raise InputError("Enough is known.")
+
+    monkeypatch.setattr("joulemap.calibrating.replayed", replayed)
+    for without in (left_out, None):
+        book = Book(tmp_path / str(without is None))
+        costs = {one: cost for one in shares if one != without and (without or shares[one] >= WORTH / 10)}
+        book.add(_shelf(recording, candidates.power), Calibration("CPU", 1.0, costs))
+        with pytest.raises(InputError) if without else nullcontext():
+            calibrate(recording, 9.0, book)
+    assert [list(plan.shares) for plan in asked] == [[left_out.key]]

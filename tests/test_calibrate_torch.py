@@ -118,6 +118,11 @@ def test_the_gradient_of_a_choice_is_that_of_one_in_each_row() -> None:
     gradient, chances, *_ = rebuilt(Call.of(one.key), torch.device("cpu")).args
     assert (gradient != 0).sum(dim=1).tolist() == [1] * 6
     assert (chances != 0).all()
+    shapes, strides = "[[2, 7, 3, 3], [2, 7, 3, 3], [], []]", "[[63, 9, 3, 1], [63, 9, 3, 1], [], []]"
+    pixels = Operation(one.op, shapes, strides, types, scalars)
+    assert (rebuilt(Call.of(pixels.key), torch.device("cpu")).args[0] != 0).sum(dim=1).eq(1).all()
+    expanded = replace(one, strides="[[0, 0], [5, 1], [], []]")
+    assert (rebuilt(Call.of(expanded.key), torch.device("cpu")).args[0] != 0).all()
 
 
 def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) -> None:

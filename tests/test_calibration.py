@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as some
 
 from joulemap.accounting import attribute
 from joulemap.accounting.rows import BY_TIME_RMS
@@ -24,7 +26,7 @@ from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.host import gpu_driver
 from joulemap.recording import RecordingInfo, RecordingWriter
-from joulemap.replaying import Bought, Replays, affordable, bought, replayed, way
+from joulemap.replaying import BUILDING_S, Bought, Replays, affordable, bought, eased_part_s, replayed, way
 from joulemap.traces import EventTrace, PowerTrace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "h200"
@@ -277,13 +279,43 @@ def test_what_cannot_be_replayed_is_said_with_the_reason(
 
 
 def test_a_budget_is_spent_on_all_operations_before_it_is_spent_on_long_replays():
-    assert way(8, 60.0, idle_s=2.0, period_s=0.1) == (2, 1.0)
-    assert way(8, 20.0, idle_s=2.0, period_s=0.01) == (2, 0.5)
-    assert way(8, 10.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
-    assert way(800, 60.0, idle_s=2.0, period_s=0.1) == (1, 0.5)
-    assert way(8, 600.0, idle_s=2.0, period_s=1.0) == (2, 10.0)
-    assert affordable(10.0, 1, 0.5, idle_s=2.0) == 8
-    assert affordable(5.0, 2, 1.0, idle_s=2.0) == 1
+    assert way(8, 60.0, idle_s=2.0, period_s=0.1, eased_s=0.0) == (2, 1.0)
+    assert way(8, 20.0, idle_s=2.0, period_s=0.01, eased_s=0.0) == (2, 0.5)
+    assert way(8, 10.0, idle_s=2.0, period_s=0.1, eased_s=0.0) == (1, 0.5)
+    assert way(800, 60.0, idle_s=2.0, period_s=0.1, eased_s=0.0) == (1, 0.5)
+    assert way(8, 600.0, idle_s=2.0, period_s=1.0, eased_s=0.0) == (2, 10.0)
+    assert affordable(10.0, 1, 0.5, idle_s=2.0, eased_s=0.0) == 8
+    assert affordable(5.0, 2, 1.0, idle_s=2.0, eased_s=0.0) == 1
+
+
+@given(
+    needed=some.integers(1, 80),
+    budget_s=some.floats(5.0, 300.0),
+    period_s=some.sampled_from([0.001, 0.1, 0.5]),
+    device=some.sampled_from(["cpu", "cuda:0"]),
+)
+def test_what_a_way_promises_is_affordable(needed: int, budget_s: float, period_s: float, device: str):
+    eased_s = eased_part_s(device, budget_s)
+    passes, seconds = way(needed, budget_s, 2.0, period_s, eased_s)
+    plan = Replays(device, {}, 0.0, budget_s, passes, seconds, 2.0, 0.95, 0.01)
+    assert plan.eased_s == eased_s <= 0.2 * budget_s
+    one_s = seconds + BUILDING_S
+    if passes > 1 or needed * one_s <= plan.first_s:
+        assert affordable(budget_s, passes, seconds, 2.0, eased_s) >= needed
+        assert passes * (needed * one_s + 2.0) + eased_s <= budget_s + 1e-6
+    kept_s = budget_s - eased_s - 2.0 - plan.first_s
+    if passes == 1:
+        assert kept_s == pytest.approx(0.0, abs=1e-9) or 2.0 + one_s <= kept_s <= 0.15 * budget_s + 1e-9
+
+
+def test_a_plan_says_how_much_will_have_a_cost():
+    plan = Replays(
+        "cpu", {"a": 0.5, "b": 0.3, "c": 0.02, "d": 0.015, "e": 0.009}, 0.1, 60.0, 2, 1.0, 2.0, 0.9, 0.01
+    )
+    assert plan.goal == pytest.approx(0.935)
+    assert replace(plan, known=0.95, shares={"e": 0.009}).goal == 0.95
+    assert replace(plan, known=0.95, shares={"d": 0.015, "e": 0.009}).goal == pytest.approx(0.965)
+    assert bought(plan, []).reaches == pytest.approx(0.935)
 
 
 def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,14 @@ def test_how_energy_goes_with_clocks_is_told_by_operations_with_waits_in_between
     assert calibrated(1540.0, [1560.0])[1].response is None  # at nearly the same clocks
     assert Calibration("GPU:0", 1.0, {}).joined(found).response == found.response
     assert found.joined(Calibration("GPU:0", 1.0, {})).response == found.response
+    _, steeper = calibrated(1540.0, [1960.0])
+    (product,) = (one for one, cost in steeper.costs.items() if cost.eased_mhz)
+    odd = replace(steeper.costs[product], eased_j=2 * steeper.costs[product].eased_j)
+    one = replace(steeper, costs={replace(product, op="odd"): odd}, response=Response(1980.0, 1.0))
+    both = found.joined(one).response
+    assert both is not None
+    assert found.response is not None
+    assert both.per_w == pytest.approx((found.response.per_w + 2.9e-3 + found.response.per_w) / 2, rel=0.2)
 
 
 @given(clock_mhz=some.floats(1500, 1980))

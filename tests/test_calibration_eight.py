@@ -153,7 +153,7 @@ def test_a_budget_of_ten_seconds_is_enough_for_eight_kernels():
     recorded = Recorded.read()
     takes_s, share = 10.0, budget.truths(recorded)
     covered, off = budget.errors(
-        recorded, budget.replayed(recorded, *way(8, takes_s, 2.0, 0.1)), recorded.names
+        recorded, budget.replayed(recorded, *way(8, takes_s, 2.0, 0.1, 0.0)), recorded.names
     )
     assert covered == pytest.approx(1)
     assert np.abs(off).mean() < 0.03

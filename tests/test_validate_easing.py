@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from joulemap.traces import PowerTrace
-from joulemap.validating.easing import EASED, FEWEST, Easing
+from joulemap.validating.easing import EASED, FEWEST, SOONER, Easing
 from joulemap.validating.limit import MOST_SPREAD, power_limit_w, remarks
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
@@ -82,6 +82,19 @@ def test_too_few_stretches_of_a_kind_tell_nothing_of_easing() -> None:
         late = replace(of_kind[0], start_ns=stretches[-1].end_ns, end_ns=stretches[-1].end_ns + S)
         assert Easing.of(metered(power), [*others, *of_kind[: FEWEST - 1], late], OWN_S) is None
     assert Easing.of(Metered(power), stretches, OWN_S) is None  # nothing is known of rests
+
+
+def test_work_takes_less_time_at_higher_clocks_and_less_of_what_is_drawn_at_rest() -> None:
+    stretches, power = experiment()
+    easing = Easing.of(metered(power), stretches, OWN_S)
+    assert easing is not None
+    assert easing.sooner == pytest.approx(OWN**SOONER)
+    silent = Easing.of(metered(power), [replace(one, clock_mhz=0.0) for one in stretches], OWN_S)
+    assert silent is not None
+    assert silent.sooner == 1.0
+    assert easing.scale / silent.scale - 1 == pytest.approx(
+        IDLE_W * OWN_S * (1 - OWN**SOONER) / sum(joules for _, joules in STEP.values()), rel=0.2
+    )
 
 
 def test_a_host_that_is_slow_at_times_changes_nothing_of_easing() -> None:

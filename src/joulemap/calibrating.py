@@ -23,7 +23,7 @@ from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
 from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
-from joulemap.replaying import Replays, Watching, replayed, way
+from joulemap.replaying import Replays, Watching, eased_part_s, replayed, way
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm
 
@@ -32,8 +32,8 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
-_AT_CLOCKS = " at known clocks"
-"""Costs of GPUs that were kept before their clocks were looked at are not found any more."""
+_AT_CLOCKS = " at both clocks"
+"""Costs of GPUs that were kept before each had its own law of clocks are not found any more."""
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -96,7 +96,7 @@ def calibrate(
     shelf = _shelf(recording, candidates.power)
     known = book.find(shelf)
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
-    if known is None or (plan.shares and plan.known < plan.enough):
+    if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
         known = book.add(shelf, found)
@@ -119,9 +119,11 @@ def _plan(
     shares = {one.key: busy / total_s for one, busy in candidates.seconds.items() if one not in known}
     reached = covered + np.cumsum(list(shares.values()))
     needed = max(int(np.searchsorted(reached, COVERED)) + 1, sum(one >= WORTH for one in shares.values()))
-    passes, seconds = way(min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
+    device = _torch_device(candidates.device)
+    asked = (min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
+    passes, seconds = way(*asked, eased_part_s(device, budget_s))
     return Replays(
-        device=_torch_device(candidates.device),
+        device=device,
         shares=shares,
         known=covered,
         budget_s=budget_s,

@@ -31,8 +31,9 @@ Less costs little (``studies.accuracy.budget``), and what is not replayed at all
 USUAL_PERIOD_S = 0.1
 BUILDING_S = 0.5
 """Until an operation is built, captured and warm, and a GPU's clocks are level."""
-EASED_PART = 0.2
-"""What part of the budget may tell how energy goes with a GPU's clocks."""
+EASED_PART, SHORT_S = 0.2, 20.0
+"""What part of the budget is kept to tell how energy goes with a GPU's clocks, unless it is so short that all
+of it is needed for the first pass."""
 AGAIN_PART = 0.15
 """What part is kept where there is time for one pass over all: the largest are replayed again in it, so that
 it is known what another pass would have told."""
@@ -56,13 +57,22 @@ class Replays:
     @property
     def eased_s(self) -> float:
         """What may go into how energy goes with clocks."""
-        return EASED_PART * self.budget_s if self.device.startswith("cuda") else 0.0
+        return eased_part_s(self.device, self.budget_s)
 
     @property
     def first_s(self) -> float:
         """What may go into the first pass."""
-        left_s = self.budget_s - self.eased_s
-        return (left_s / self.passes if self.passes > 1 else left_s * (1 - AGAIN_PART)) - self.idle_s
+        return first_pass_s(self.budget_s, self.passes, self.seconds, self.idle_s, self.eased_s)
+
+    @property
+    def goal(self) -> float:
+        """The share of the busy time that is calibrated where time is no matter."""
+        covered = self.known
+        for share in self.shares.values():
+            if covered >= self.enough and share < self.worth:
+                break
+            covered += share
+        return covered
 
     def without(self, keys: Collection[str]) -> Replays:
         """The same without some operations."""
@@ -86,20 +96,35 @@ class Bought:
 Watching = Callable[[Bought], None]
 
 
-def way(needed: int, budget_s: float, idle_s: float, period_s: float) -> tuple[int, float]:
+def eased_part_s(device: str, budget_s: float) -> float:
+    """What may go into how energy goes with the clocks of a GPU."""
+    return EASED_PART * budget_s if device.startswith("cuda") and budget_s > SHORT_S else 0.0
+
+
+def first_pass_s(budget_s: float, passes: int, seconds: float, idle_s: float, eased_s: float) -> float:
+    """What of a budget may go into the first pass; where there is none for another, a part is kept if it buys
+    anything."""
+    left_s = budget_s - eased_s
+    if passes > 1:
+        return left_s / passes - idle_s
+    kept_s = AGAIN_PART * left_s
+    return left_s - idle_s - (kept_s if kept_s >= idle_s + seconds + BUILDING_S else 0.0)
+
+
+def way(needed: int, budget_s: float, idle_s: float, period_s: float, eased_s: float) -> tuple[int, float]:
     """How often to replay each of so many operations, and for how long: as well as the budget allows for all
     of them, for a meter that updates every ``period_s``."""
     slower = max(period_s / USUAL_PERIOD_S, 1.0)
-    for passes, seconds in _WAYS:
-        takes_s = passes * (needed * (seconds * slower + BUILDING_S) + idle_s)
-        if takes_s <= budget_s:
+    for passes, usual_s in _WAYS:
+        seconds = usual_s * slower
+        if needed * (seconds + BUILDING_S) <= first_pass_s(budget_s, passes, seconds, idle_s, eased_s):
             break
-    return passes, seconds * slower
+    return passes, seconds
 
 
-def affordable(budget_s: float, passes: int, seconds: float, idle_s: float) -> int:
+def affordable(budget_s: float, passes: int, seconds: float, idle_s: float, eased_s: float) -> int:
     """How many operations that is enough for; one in any case."""
-    first_s = budget_s / passes - idle_s
+    first_s = first_pass_s(budget_s, passes, seconds, idle_s, eased_s)
     return max(int((first_s - seconds) / (seconds + BUILDING_S)) + 1, 1)
 
 
@@ -153,7 +178,7 @@ def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     spent_s = (lines[-1]["end_ns"] - lines[0]["start_ns"]) / NS_PER_S if lines else 0.0
     each_s = spent_s / len(passes) if passes else plan.seconds
     more = max(int((plan.first_s - spent_s) / each_s), 0)
-    reaches = min(covered + sum(to_come[:more]), max(covered, plan.enough))
+    reaches = min(covered + sum(to_come[:more]), max(covered, plan.goal))
     return Bought(covered, reaches, min(spent_s / plan.budget_s, 1.0))
 
 

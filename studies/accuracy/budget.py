@@ -17,7 +17,7 @@ from joulemap.calibrating import IDLE_S
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation, Place
 from joulemap.calibration.weights import weigh, what_is_left
-from joulemap.replaying import BUILDING_S, USUAL_PERIOD_S, affordable, way
+from joulemap.replaying import BUILDING_S, USUAL_PERIOD_S, affordable, eased_part_s, way
 from joulemap.traces import EventTrace, Float64
 from joulemap.units import NS_PER_S, fmt_share
 from studies.accuracy.eight import Eight
@@ -79,8 +79,9 @@ def _of_turn(launch: Cost, times: int) -> Cost:
 def row(eight: Eight, budget_s: float) -> list[str]:
     """One budget: by whichever of the kernels it buys, on the mean."""
     kernels = len(eight.names)
-    passes, seconds = way(kernels, budget_s, IDLE_S, USUAL_PERIOD_S)
-    count = min(affordable(budget_s, passes, seconds, IDLE_S), kernels)
+    eased_s = eased_part_s("cuda", budget_s)
+    passes, seconds = way(kernels, budget_s, IDLE_S, USUAL_PERIOD_S, eased_s)
+    count = min(affordable(budget_s, passes, seconds, IDLE_S, eased_s), kernels)
     known = replayed(eight, passes, seconds)
     found = [errors(eight, known, chosen) for chosen in itertools.combinations(eight.names, count)]
     covered = float(np.mean([covered for covered, _ in found]))

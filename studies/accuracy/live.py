@@ -47,7 +47,9 @@ def main() -> None:
         for folder in asked.again:
             found, took_s, called = pickle.loads((folder / KEPT).read_bytes())
             if asked.calibration:
-                anew(asked, folder / RECORDING, found, called, folder.name.rpartition("-")[0])
+                with tempfile.TemporaryDirectory() as scratch:
+                    path = Path(shutil.copytree(folder / RECORDING, Path(scratch) / RECORDING))
+                    anew(asked, path, found, called, asked.name or folder.name.rpartition("-")[0])
             else:
                 write(report_of(folder / RECORDING, found, 0.0), took_s, called, asked.output / folder.name)
         return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.baselines import cache_folder
-from joulemap.calibration.clocks import Response, at_clocks
+from joulemap.calibration.clocks import Response, at_clocks, response
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.errors import InputError
@@ -63,12 +63,13 @@ class Calibration:
     def joined(self, later: Calibration) -> Calibration:
         """Both, the later one where they differ."""
         skipped = {one: why for one, why in self.skipped.items() if one not in later.costs}
+        costs = {**self.costs, **later.costs}
         return Calibration(
             self.device,
             later.idle_w,
-            {**self.costs, **later.costs},
+            costs,
             {**skipped, **later.skipped},
-            later.response or self.response,
+            response(costs.values()) or later.response or self.response,
         )
 
 

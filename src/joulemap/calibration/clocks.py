@@ -5,9 +5,9 @@ operations come in between; what moves memory runs at higher ones. So costs are 
 What lowers them is replayed with waits in between, too, where it runs at the highest ones: then its cost is
 known at both, and at what is in between by a power of the clocks.
 
-On an H200 that is from 0.3 for what draws little to 0.8 for large products: one that is proportional to what
-an operation draws at the highest clocks. So what all of them tell together is said of what there was no time
-to replay with waits.
+On an H200 that is from 0.3 to 1.1 for single operations that lower clocks, and about 0.3 for what draws
+little. So what all of them tell together is said of what there was no time to replay with waits, and of what
+lowers nothing, by a power that is proportional to what an operation draws at the highest clocks.
 """
 
 from __future__ import annotations

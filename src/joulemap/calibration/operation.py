@@ -44,8 +44,11 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """Of all tensors that it was given."""
-        return _elements(json.loads(self.shapes)) if self.shapes else 0
+        """Of all tensors that it was given; none where that cannot be read."""
+        try:
+            return _elements(json.loads(self.shapes))
+        except ValueError:
+            return 0
 
     @classmethod
     def from_key(cls, key: str) -> Operation:

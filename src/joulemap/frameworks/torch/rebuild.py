@@ -62,7 +62,7 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
     if call.name == _POOLED:
         arguments[-1] = _where_pooled(arguments)
     if call.name == _CHOSEN:
-        _choose_one(arguments[0])
+        _choose_one(*arguments[:3:2])
     if call.name in _KEEPS_ITS_VALUES:
         arguments = [_one(value) for value in arguments]
     problems = []
@@ -84,9 +84,11 @@ def _where_pooled(arguments: Sequence[Any]) -> Any:
     return torch.ops.aten.max_pool2d_with_indices(*arguments[1:-1])[1]
 
 
-def _choose_one(gradient: Any) -> None:
-    """Of a loss that asks for one of many in each row: all others have no gradient, which draws less."""
-    gradient.zero_()[..., :1] = -1.0
+def _choose_one(gradient: Any, dimension: int) -> None:
+    """Of a loss that asks for one of many: all others have no gradient, which draws less. One that was
+    expanded has the same for all."""
+    if gradient.dim() and 0 not in gradient.stride():
+        gradient.zero_().narrow(dimension, 0, 1).fill_(-1.0)
 
 
 def in_a_line(error: Exception) -> str:

@@ -42,6 +42,8 @@ LIMITED = 0.97
 """Clocks so much below the highest ones were lowered for power."""
 AGAIN = 2
 """As often is replayed what there is time for."""
+FREE_S = 0.2
+"""How long a GPU does nothing but wait, to see the clocks that nothing lowers."""
 EASED_S = 0.6
 """How long an operation is executed with waits, at least."""
 
@@ -159,11 +161,19 @@ def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
 
 
+def _free_mhz(device: Any) -> float:
+    """The clocks of a GPU that does next to nothing; 0 where there is none."""
+    if device.type != "cuda":
+        return 0.0
+    wait = Wait(device)
+    return float(max(mhz for *_, mhz in executed([wait, wait], FREE_S, device)["marks"]))
+
+
 def _eased(
     clocks_mhz: Mapping[str, float], device: Any, seconds: float, within_s: float
 ) -> Iterator[dict[str, Any]]:
     """Operations that lower clocks, as they come, with waits in between; at least one, where there is any."""
-    highest_mhz = max(clocks_mhz.values(), default=0.0)
+    highest_mhz = max([*clocks_mhz.values(), _free_mhz(device)])
     limited = [key for key, mhz in clocks_mhz.items() if 0 < mhz < LIMITED * highest_mhz]
     until_s = time.monotonic() + within_s
     for key in limited:
@@ -171,7 +181,7 @@ def _eased(
             wait = Wait(device)
             both: list[Turn] = [Replayer(Call.of(key), device, TURN_S), wait]
             yield {"eased": key, **executed(both, max(seconds, EASED_S), device), "wait_s": wait.took_s}
-        except RuntimeError:  # there was memory for it, but others use it by now
+        except Exception:  # noqa: BLE001, S112 - there was memory for it, but others use it by now
             continue
         if time.monotonic() + EASED_S > until_s:
             return
