@@ -16,6 +16,7 @@ from typing import Any
 from joulemap.frameworks.adapter import Asynchronous, StepListener
 from joulemap.frameworks.live import FRAMEWORKS
 from joulemap.recorder.budget import Cost, Plan
+from joulemap.recorder.inside import epoch_clock_ns
 from joulemap.recorder.journal import Journal, read_journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.steps import StepClock
@@ -108,11 +109,18 @@ class Switch:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Record meanwhile."""
-        self._adapter.put_in(self.clock)
         self._since_ns = time.monotonic_ns()
+        self._tell_time(epoch_clock_ns(self._now_ns - self._since_ns))
+        self._adapter.put_in(self.clock)
         yield
+        self.clock.count  # noqa: B018 - all that was noted is written down, by this clock
         self._now_ns, self._since_ns = self._time_ns(), 0
+        self._tell_time(self._time_ns)
         self._adapter.detach()
+
+    def _tell_time(self, now_ns: Callable[[], int]) -> None:
+        """By a clock like that of a recording, while it goes on."""
+        self.clock._now_ns = self.sessions._now_ns = now_ns
 
     def in_and_out(self) -> None:
         """What ``on`` does to the classes of a framework without recording anything: whatever is looked up in

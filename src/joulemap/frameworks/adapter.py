@@ -7,7 +7,9 @@ has ended: thinking must not cost the program anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from time import time_ns
 from typing import Protocol, runtime_checkable
 
 from joulemap.errors import JoulemapError
@@ -54,6 +56,39 @@ class StepListener(Protocol):
 
     def cancel(self) -> None:
         """What was begun last turns out to be no step; in place of its ``end``."""
+        ...
+
+
+class Lane:
+    """Steps that are like the last one, noted in a few words: when each began and when it ended, by turns in
+    ``times``. They are begun before ``until_ns`` only, by one ``thread``, and looked at after that. One that
+    is open when something comes of it is ``taken`` over: it ends in full."""
+
+    __slots__ = ("label", "now_ns", "taken", "thread", "times", "until_ns")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.now_ns: Callable[[], int] = time_ns
+        self.until_ns = self.thread = 0
+        self.times: list[int] = []
+        self.taken = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is open that nobody has taken over."""
+        return len(self.times) % 2 == 1 and not self.taken
+
+
+@runtime_checkable
+class LaneKeeper(Protocol):
+    """A ``StepListener`` that looks after a lane."""
+
+    def take_lane(self, lane: Lane) -> None:
+        """Steps are noted in it from now on, by the listener's clock."""
+        ...
+
+    def lane_ends(self, failed: bool) -> None:
+        """The step that was open in it has failed, or was taken over and has ended."""
         ...
 
 

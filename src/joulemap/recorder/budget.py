@@ -173,6 +173,16 @@ class Budget:
         kind.took_s += seconds
         return 0.0
 
+    def steps_passed(self, label: str, seconds: Sequence[float]) -> None:
+        """Learn from steps of one label, none of which was traced or compiled."""
+        self.step_ended(label, seconds[0], traced=False, compiled=False)
+        kind, others = self._last, seconds[1:]
+        kind.seen += len(others)
+        self._steps += len(others)
+        kind.untraced_s.extend(others[-RECENT:])
+        kind.called += len(others)
+        kind.took_s += sum(others)
+
     def waited(self, seconds: float) -> float:
         """Before a session, the program's last steps were computed to their end; what it lost is returned.
 

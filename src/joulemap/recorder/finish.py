@@ -27,7 +27,7 @@ from joulemap.recorder.between import (
     steps_table,
     with_slices_between,
 )
-from joulemap.recorder.steps import TRACED, UNTRACED
+from joulemap.recorder.journal import TRACED, UNTRACED
 from joulemap.recorder.story import Story
 from joulemap.recording import RecordingWriter
 from joulemap.recording.folder import RAW

@@ -37,6 +37,12 @@ TORCH = "torch"
 _current: Inside | None = None
 
 
+def epoch_clock_ns(offset_ns: int) -> Callable[[], int]:
+    """Epoch nanoseconds by the clock of the start: a system clock that is set does not move it. Without a
+    line of Python, since it is asked twice in every step."""
+    return map(offset_ns.__add__, iter(time.monotonic_ns, None)).__next__
+
+
 class Inside:
     """One recording, seen from inside. A forked child leaves it to its parent."""
 
@@ -44,6 +50,7 @@ class Inside:
         self._raw = Path(settings.raw)
         self._raw.mkdir(parents=True, exist_ok=True)
         self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self.now_ns = epoch_clock_ns(self._offset_ns)
         self._journal = Journal(self._raw)
         self._sessions = Sessions(self._raw, self._journal, self.now_ns)
         self._clock = StepClock(settings.plan, self._sessions, self._journal, self.now_ns)
@@ -63,10 +70,6 @@ class Inside:
     def ours(self) -> bool:
         """Whether this is the process that is recorded, not a forked child of it."""
         return os.getpid() == self._pid
-
-    def now_ns(self) -> int:
-        """Epoch nanoseconds by the clock of the start: a system clock that is set does not move it."""
-        return self._offset_ns + time.monotonic_ns()
 
     def start(self) -> None:
         """Begin to listen; a second recording of a process only meters it."""

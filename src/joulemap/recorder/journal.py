@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 JOURNAL = "journal.jsonl"
-FLUSH_S = 0.5
+FLUSH_S = 1.0
 """How long a line may wait for the next ones, so that a thousand steps a second are not a thousand writes."""
+UNTRACED, TRACED, COMPILED = 0, 1, 2
+"""How a step was seen."""
 _ENCODE = json.JSONEncoder(default=str).encode
 
 
@@ -35,7 +37,7 @@ class Journal:
         self._torn = False
 
     def put(self, what: str, content: Any) -> None:
-        """Add a line, whose content nobody changes any more; it is on disk half a second later if others
+        """Add a line, whose content nobody changes any more; it is on disk a second later if others
         follow, or when it is flushed. It becomes text with them: one by one that takes four times as long."""
         self._waiting.append((what, content))
         if time.monotonic() - self._flushed_s > FLUSH_S:
@@ -70,5 +72,14 @@ def read_journal(folder: Path) -> Iterator[tuple[str, Any]]:
     with suppress(FileNotFoundError):
         for line in (folder / JOURNAL).read_text(errors="replace").splitlines():
             with suppress(ValueError, TypeError):
-                what, content = json.loads(line)
-                yield str(what), content
+                yield from one_by_one(*json.loads(line))
+
+
+def one_by_one(what: str, content: Any) -> Iterator[tuple[str, Any]]:
+    """A line; or, where it has many steps of which nothing but the time is known, one for each."""
+    if what != "steps":
+        yield str(what), content
+        return
+    label, spans = content
+    for start_ns, end_ns in spans:
+        yield "step", [start_ns, end_ns, label, UNTRACED]

@@ -10,20 +10,21 @@ import _thread
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from threading import get_ident
 
+from joulemap.frameworks.adapter import Lane
 from joulemap.recorder.budget import Budget, Plan
-from joulemap.recorder.journal import Journal
+from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
 
-UNTRACED, TRACED, COMPILED = 0, 1, 2
-"""How a step was seen, as the journal has it."""
-
+_CUT_SHORT = BaseException()
 SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look then."""
-HURRY_S = 0.25
+HURRY_S = 0.5
 """For how long steps that nothing can come of are only noted, to be written down together: code that is not
 in the processor's caches is slow, and makes the program's own slow that it takes the place of."""
 LONGER = 3
@@ -54,9 +55,49 @@ class StepClock:
         self._hurries_until_ns = 0
         self._look_after_ns = 0
         self._off = False
+        self._lane = Lane("")
+
+    def take_lane(self, lane: Lane) -> None:
+        """Steps are noted in it from now on."""
+        with self._lock:
+            self._settle()
+            self._lane, lane.now_ns = lane, self._now_ns
+
+    def lane_ends(self, failed: bool) -> None:
+        """The step that was open in it has failed, or was taken over and has ended."""
+        lane = self._lane
+        with self._lock:
+            if not lane.taken:
+                if failed and lane.is_open:
+                    lane.times.pop()
+                return
+            del lane.times[len(lane.times) // 2 * 2 :]  # its end, which was noted all the same
+            lane.taken, self._error = False, _CUT_SHORT if failed else sys.exc_info()[1]
+        self.end()
+
+    def _take_over(self) -> None:
+        """A step that is open in the lane is ours in full from now on: something comes of it."""
+        lane = self._lane
+        if not lane.is_open:
+            return
+        with self._lock:
+            lane.until_ns = 0
+            if not lane.is_open or self._owner is not None:
+                return
+            lane.taken = True
+            start_ns = lane.times.pop()
+            if len(lane.times) % 2:  # it has ended meanwhile
+                lane.times.append(start_ns)
+                lane.taken = False
+                return
+            self._settle()
+            self._owner, self._depth = lane.thread, 1
+            self._label, self._compiled, self._error = lane.label, False, None
+            self._start_ns = max(start_ns, self._border_ns)
 
     def begin(self, label: str) -> None:
         """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
+        self._take_over()
         me, owner = get_ident(), self._owner
         if owner == me:
             self._depth += 1
@@ -95,17 +136,21 @@ class StepClock:
                 self._close()
             else:
                 self._passed.append((self._start_ns, now_ns, self._label))
+                if self._label == self._lane.label:
+                    self._lane.until_ns = self._hurries_until_ns
             self._owner = None
 
     def noted(self, label: str) -> bool:
         """Begin a step, where nothing can come of it; False where it has not begun."""
+        if self._lane.times:
+            self._take_over()
         now_ns = self._now_ns()
         if now_ns >= self._hurries_until_ns or label not in self._calm:
             return False
         with self._lock:
             if self._owner is not None or self._off:
                 return False
-            self._owner, self._depth = get_ident(), 1
+            self._owner, self._depth, self._lane.until_ns = get_ident(), 1, 0
         self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
         self._start_ns = now_ns
         return True
@@ -130,21 +175,25 @@ class StepClock:
 
     def compiled(self) -> None:
         """The step that is open on this thread is no example of others."""
+        self._take_over()
         if self._owner == get_ident():
             self._settle()
             self._compiled = True
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
-        return self._owner == get_ident()
+        me = get_ident()
+        return self._owner == me or (self._lane.is_open and self._lane.thread == me)
 
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
+        self._take_over()
         if self._depth == 1 and self.is_open():
             self._label = label
 
     def cancel(self) -> None:
         """As if the step had not begun; a session that was opened for it ends, and has cost what it cost."""
+        self._take_over()
         if not self.is_open():
             return
         self._depth -= 1
@@ -167,10 +216,13 @@ class StepClock:
         """In a forked child: whatever was open belongs to the parent."""
         self._off, self._owner = True, None
         self._passed, self._hurries_until_ns = [], 0
+        self._lane.until_ns, self._lane.taken = 0, False
+        self._lane.times.clear()
         self._lock = threading.RLock()
 
     def _begin(self, label: str) -> None:
-        """Open a step; where nothing can come of it, that is all."""
+        """Open a step; where nothing can come of it, that is all. None is noted in the lane meanwhile."""
+        self._lane.until_ns = 0
         self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
         self._start_ns = self._now_ns()
         if self._start_ns >= self._hurries_until_ns or label not in self._calm:
@@ -193,12 +245,31 @@ class StepClock:
     def _settle(self) -> None:
         """Write down the steps that have passed; none passes from here until the next begins."""
         with self._lock:
-            self._hurries_until_ns = 0
+            self._hurries_until_ns = self._lane.until_ns = 0
             passed = self._passed[:]
             del self._passed[: len(passed)]  # the program may add to it meanwhile
-            for start_ns, end_ns, label in passed:
-                self._learn(label, start_ns, end_ns, traced=False)
-                self._border_ns = end_ns
+            noted = self._noted_in_lane()
+            every = self._apart(sorted([*passed, *noted])) if noted else passed
+            for label, alike in groupby(every, itemgetter(2)):
+                self._learn_all(label, [(start_ns, end_ns) for start_ns, end_ns, _ in alike])
+
+    def _noted_in_lane(self) -> list[tuple[int, int, str]]:
+        """Those that have ended."""
+        lane = self._lane
+        times = lane.times[: len(lane.times) // 2 * 2]
+        del lane.times[: len(times)]
+        return [
+            (start_ns, end_ns, lane.label) for start_ns, end_ns in zip(times[::2], times[1::2], strict=True)
+        ]
+
+    def _apart(self, steps: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+        """None begins before the last one has ended, nor lies in the one that is open: in the lane one may
+        have begun in the very moment in which another thread's did."""
+        border_ns, until_ns = self._border_ns, sys.maxsize if self._owner is None else self._start_ns
+        for start_ns, end_ns, label in steps:
+            if border_ns < end_ns <= until_ns:
+                yield max(start_ns, border_ns), end_ns, label
+                border_ns = end_ns
 
     def _close(self) -> None:
         end_ns = self._now_ns()
@@ -220,6 +291,13 @@ class StepClock:
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
         self._write(start_ns, end_ns, label, seen)
 
+    def _learn_all(self, label: str, spans: list[tuple[int, int]]) -> None:
+        """Steps of one label of which nothing but the time is known."""
+        self.budget.steps_passed(label, [(end_ns - start_ns) / 1e9 for start_ns, end_ns in spans])
+        self._count += len(spans)
+        self._border_ns = spans[-1][1]
+        self._journal.put("steps", [label, spans])
+
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
         self._count += 1
         self._journal.put("step", [start_ns, end_ns, label, seen])
@@ -235,6 +313,7 @@ class StepClock:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""
         with self._lock:
             now_ns = self._now_ns()
+            self._take_over()
             self._settle()
             self._give_up(now_ns)
             waited = self._none_for_long(now_ns) and not self._sessions.expects_steps

@@ -23,8 +23,7 @@ from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
 from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, TARGETS, Tail
-from joulemap.recorder.journal import JOURNAL
-from joulemap.recorder.steps import TRACED
+from joulemap.recorder.journal import JOURNAL, TRACED, one_by_one
 from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
 from joulemap.traces import Float64, PowerTrace
@@ -367,5 +366,4 @@ class Referee:
 
 def _lines(tail: Tail) -> Iterator[tuple[str, Any]]:
     while (line := tail.next()) is not None:
-        what, content = line
-        yield what, content
+        yield from one_by_one(*line)

@@ -20,6 +20,7 @@ from threading import get_ident
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from joulemap.frameworks.adapter import LaneKeeper
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
@@ -78,7 +79,8 @@ class Calls:
 
     @tracing.setter
     def tracing(self, traces: bool) -> None:
-        self._tracing, self._finder.alike = traces, 0
+        self._tracing = traces
+        self._finder.expect_nothing()
         self._hear()
 
     def hook(self, patches: Patches) -> None:
@@ -91,15 +93,18 @@ class Calls:
         """Listen no more: whoever holds the function that was hooked has torch's own."""
         self._hush()
         self._hear = self._hush = bool
+        self._finder.quick.let_go()
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
-        return self._thread.inside
+        return self._thread.inside or self._finder.quick.is_here()
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
         begins, ends = self._beginning(), self._ending()
-        made = grafted(original, begins, ends) if isinstance(original, FunctionType) else None
+        made = None
+        if isinstance(original, FunctionType):
+            made = grafted(original, begins, ends, self._quickly())
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         self._codes = (called.__code__,)
         instead(called, original)
@@ -108,6 +113,7 @@ class Calls:
             self._codes += (original.__code__,)
             self._hear = partial(setattr, made, "__code__", made.__code__)
             self._hush = partial(setattr, made, "__code__", original.__code__)
+            self._finder.quick.hear, self._finder.quick.hush = self._hear, self._hush
         return called
 
     def _around(self, original: Callable[..., Any], begins: Begins, ends: Ends) -> Callable[..., Any]:
@@ -129,6 +135,35 @@ class Calls:
 
         return called
 
+    def _quickly(self) -> dict[str, Any] | None:
+        """What the function needs to note steps of inference itself; None where nobody reads that."""
+        from torch import is_grad_enabled
+        from torch._C._autograd import _profiler_enabled as profiled
+
+        keeper, quick, attempt = self._watch.steps, self._finder.quick, aside(self._watch)
+        if not isinstance(keeper, LaneKeeper):
+            return None
+        keeper.take_lane(quick)
+
+        def fails() -> None:
+            quick.hear()
+            attempt(keeper.lane_ends, True)
+
+        def finishes() -> None:
+            attempt(keeper.lane_ends, False)
+
+        return {
+            "quick": quick,
+            "now": quick.now_ns,
+            "note": quick.times.append,
+            "identity": id,
+            "thread": get_ident,
+            "grad": is_grad_enabled,
+            "profiled": profiled,
+            "fails": unseen(fails),
+            "finishes": unseen(finishes),
+        }
+
     def _beginning(self) -> Begins:
         """What happens when a call begins."""
         from torch import is_grad_enabled
@@ -136,7 +171,7 @@ class Calls:
         from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
-        finder = self._finder
+        finder, is_noted = self._finder, self._finder.quick.is_here
         unseen(_Call.__new__)  # which is Python, too
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
@@ -149,7 +184,7 @@ class Calls:
                 thread.inside = True
                 self._hush()
                 return _NOTED_IN_TRAINING if learns else _NOTED
-            outermost = not thread.inside and not attempt(self._is_hidden)
+            outermost = not (thread.inside or attempt(is_noted) or attempt(self._is_hidden))
             if outermost:
                 attempt(self._outermost_begins, module)
                 thread.inside = True
@@ -202,7 +237,7 @@ class Calls:
         """A module is called by no module. While gradients are computed, it runs a second time for them;
         while a CUDA graph is captured, nothing runs."""
         torch = sys.modules["torch"]
-        self._finder.alike = 0
+        self._finder.expect_nothing()
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
@@ -211,7 +246,7 @@ class Calls:
         self._learns = self._learns or (may_learn and any_optimizer())
         self._finder.call_begins(may_learn and self._learns, module)
         if not self._tracing:
-            self._captures = gpus.quick_captures()
+            self._captures = self._finder.quick.captures = gpus.quick_captures()
             if not gradients:
                 self._finder.expect_inference(module)
 

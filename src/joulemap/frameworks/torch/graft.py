@@ -9,12 +9,40 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from types import CodeType, FunctionType
 from typing import Any
 
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
+_PARTS = ("quick", "now", "note", "identity", "thread", "grad", "profiled", "fails", "finishes")
+_QUICKLY = (
+    "\n".join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)
+    + """
+_began = _now()
+if (
+    _began < _quick.until_ns
+    and _identity(self) == _quick.module
+    and _thread() == _quick.thread
+    and not _grad()
+    and not _profiled()
+    and not _quick.captures()
+):
+    try:
+        _quick.hush()
+        _note(_began)
+        BODY_THAT_NOTES_ITS_END
+    except BaseException:
+        _fails()
+        raise
+"""
+)
+_NOTES_ITS_END = """
+_note(_now())
+_quick.hear()
+if _quick.taken:
+    _finishes()
+"""
 _AROUND = f"""
 _begins = {_BEGINS!r}
 _call = _begins(self, args, kwargs)
@@ -33,18 +61,29 @@ Ends = Callable[[Any, Any], None]
 _SAME = ("co_code", "co_names", "co_varnames", "co_consts")
 
 
-def grafted(function: FunctionType, begins: Begins, ends: Ends) -> FunctionType | None:
+def grafted(
+    function: FunctionType, begins: Begins, ends: Ends, quick: Mapping[str, Any] | None = None
+) -> FunctionType | None:
     """``function(self, *args, **kwargs)`` that calls ``begins`` with these before its body, and ``ends``
     after it with what that has returned and with its own result, or None where it fails. What it calls is
     among the constants of its code, so that the code of ``function`` can be put in its place, and it in that
-    of the other one again, in the middle of a call, too. None where its source is not known."""
+    of the other one again, in the middle of a call, too. With ``quick`` (see there), steps like the last one
+    are noted by the function itself. None where its source is not known."""
     definition = _definition(function.__code__)
     if definition is None or not _is_source_of(definition, function):
         return None
-    around = _placed(_AROUND, definition)
-    keeping = [_Keeping().visit(deepcopy(one)) for one in definition.body]
-    definition.body = _Filled(BODY=definition.body, BODY_THAT_KEEPS_ITS_OUTPUT=keeping).visit(around).body
-    return _made(definition, function, {_BEGINS: begins, _ENDS: ends})
+    around = _placed(_AROUND if quick is None else _QUICKLY + _AROUND, definition)
+    keeping, noting = (
+        [_Keeping(then).visit(deepcopy(one)) for one in definition.body] for then in ("", _NOTES_ITS_END)
+    )
+    bodies = {
+        "BODY": definition.body,
+        "BODY_THAT_KEEPS_ITS_OUTPUT": keeping,
+        "BODY_THAT_NOTES_ITS_END": noting,
+    }
+    definition.body = _Filled(**bodies).visit(around).body
+    parts = {f"joulemap: {name}": part for name, part in (quick or {}).items()}
+    return _made(definition, function, {_BEGINS: begins, _ENDS: ends, **parts})
 
 
 def _definition(code: CodeType) -> ast.FunctionDef | None:
@@ -98,9 +137,13 @@ class _Filled(ast.NodeTransformer):
 
 
 class _Keeping(ast.NodeTransformer):
-    """Has what is returned known by a name."""
+    """Has what is returned known by a name, and something done before it is."""
+
+    def __init__(self, then: str) -> None:
+        self._then = then
 
     def visit_Return(self, node: ast.Return) -> Any:
         keeps = ast.Assign([ast.Name("_output", ast.Store())], node.value or ast.Constant(None))
         returns = ast.Return(ast.Name("_output", ast.Load()))
-        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in (keeps, returns)]
+        then = _placed(self._then, node).body
+        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in (keeps, *then, returns)]

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch.aside import aside, unseen
+from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
 
 TRAIN, INFERENCE = "train", "inference"
@@ -49,6 +50,7 @@ class StepFinder:
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
         self.any_found = False
+        self.quick = Quick(INFERENCE)
         self.alike = 0
         self.learns = False
         self.notes: Callable[[], bool] = bool
@@ -98,6 +100,11 @@ class StepFinder:
         """The step that has begun with its call may be followed by others like it."""
         self.alike, self.learns = id(module), False
         self.notes = partial(self._watch.steps.noted, INFERENCE)
+        self.quick.expect(module)
+
+    def expect_nothing(self) -> None:
+        """What comes next may be anything."""
+        self.alike = self.quick.module = 0
 
     def _expect_training(self, key: int) -> None:
         """The same of the step that has ended with this optimizer's."""
@@ -145,7 +152,7 @@ class StepFinder:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
         thread = self._thread
         key = self._key(optimizer)
-        self.alike = 0
+        self.expect_nothing()
         if thread.state != _NONE:
             thread.state, thread.waits = TRAIN, False
         elif has_closure:
@@ -178,7 +185,7 @@ class StepFinder:
         thread = self._thread
         if self._notes_loading(iterator, dataset):
             return
-        self.alike = 0
+        self.expect_nothing()
         if thread.waits:
             self._wait_no_more()
         if thread.state == _PENDING:

@@ -1,0 +1,277 @@
+"""Steps of inference that the function itself notes are those that would have been found otherwise."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulemap.frameworks.torch.adapter import TorchAdapter
+from joulemap.recorder.budget import Plan
+from joulemap.recorder.inside import epoch_clock_ns
+from joulemap.recorder.journal import Journal, read_journal
+from joulemap.recorder.sessions import Sessions
+from joulemap.recorder.steps import StepClock
+from tests.torch_live import INDUCTOR
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+class Silent(StepClock):
+    """One that looks after no lane."""
+
+    take_lane = None  # type: ignore[assignment]
+    lane_ends = None  # type: ignore[assignment]
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    """Does something in the middle of its call, if told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.meanwhile: Callable[[], object] = bool
+
+    def forward(self, x: Any) -> Any:
+        self.meanwhile()
+        return self.inner(x)
+
+
+class Program:
+    """Two models, and what a program may do with them and with steps."""
+
+    def __init__(self, clock: StepClock, adapter: TorchAdapter) -> None:
+        self.clock, self.adapter = clock, adapter
+        self.x = torch.randn(2, 3)
+        self.one, self.other = Model(), Model()
+        self.optimizer = torch.optim.SGD(self.one.parameters(), lr=0.1)
+        self.seen = list[bool]()
+
+    def infers(self, model: Any = None, meanwhile: Callable[[], object] = bool) -> None:
+        model = model or self.one
+        model.meanwhile = meanwhile
+        try:
+            with torch.no_grad():
+                model(self.x)
+        finally:
+            model.meanwhile = bool
+
+    def fails(self) -> None:
+        def divides() -> object:
+            return 1 / 0
+
+        with pytest.raises(ZeroDivisionError):
+            self.infers(meanwhile=divides)
+
+    def trains(self) -> None:
+        self.one(self.x).sum().backward()
+        self.optimizer.step()
+
+    def a_step_inside(self) -> None:
+        self.seen.append(self.clock.is_open())
+        self.clock.begin("inside")
+        self.clock.end()
+
+    def a_step_around(self) -> None:
+        self.clock.begin("around")
+        self.infers()
+        self.infers()
+        self.clock.end()
+
+    def in_a_thread(self, action: Callable[[], object]) -> None:
+        thread = threading.Thread(target=action)
+        thread.start()
+        thread.join()
+
+    def a_step_of_another_thread(self) -> None:
+        self.clock.begin("another's")
+        self.clock.end()
+
+    def calls_itself(self) -> None:
+        self.infers(meanwhile=lambda: self.other(self.x))
+
+    def while_handling(self) -> None:
+        try:
+            raise KeyError
+        except KeyError:
+            self.infers()
+            self.infers()
+
+    def actions(self) -> dict[str, Callable[[], object]]:
+        inside = self.infers
+        return {
+            "infers": self.infers,
+            "infers with the other": lambda: self.infers(self.other),
+            "fails": self.fails,
+            "trains": self.trains,
+            "has gradients on": lambda: self.one(self.x),
+            "has a step inside": lambda: inside(meanwhile=self.a_step_inside),
+            "has a step around": self.a_step_around,
+            "compiles": lambda: inside(meanwhile=self.clock.compiled),
+            "is counted": lambda: inside(meanwhile=lambda: self.clock.count),
+            "is looked at": lambda: inside(meanwhile=self.clock.slice),
+            "is listened to": lambda: inside(
+                meanwhile=lambda: setattr(self.adapter._calls, "tracing", False)
+            ),
+            "calls another": self.calls_itself,
+            "handles an error": self.while_handling,
+            "is in a thread": lambda: self.in_a_thread(self.infers),
+            "has a thread begin a step": lambda: inside(
+                meanwhile=lambda: self.in_a_thread(self.a_step_of_another_thread)
+            ),
+            "has a thread infer": lambda: inside(
+                meanwhile=lambda: self.in_a_thread(lambda: self.infers(self.other))
+            ),
+        }
+
+
+@contextmanager
+def recording(kind: type[StepClock]) -> Iterator[tuple[Program, Callable[[], list[tuple[str, int]]]]]:
+    """A program whose steps a real clock listens to; and the steps that it has written down."""
+    with tempfile.TemporaryDirectory() as made:
+        folder, now_ns = Path(made), epoch_clock_ns(0)
+        journal = Journal(folder)
+        sessions = Sessions(folder, journal, now_ns)
+        clock = kind(Plan(overhead=0.0), sessions, journal, now_ns)
+        adapter = TorchAdapter(folder / "torch")
+        for module in adapter.watches:
+            if module in sys.modules and module != INDUCTOR:
+                adapter.attach(module, clock)
+
+        def written() -> list[tuple[str, int]]:
+            clock.switch_off()
+            journal.close()
+            steps = [content for what, content in read_journal(folder) if what == "step"]
+            assert all(start_ns <= end_ns for start_ns, end_ns, *_ in steps)
+            assert [step[:2] for step in steps] == sorted(step[:2] for step in steps)
+            return [(label, seen) for _, _, label, seen in steps]
+
+        try:
+            yield Program(clock, adapter), written
+        finally:
+            adapter.detach()
+        assert adapter.problems == []
+
+
+def heard_in(actions: list[str], kind: type[StepClock]) -> list[object]:
+    with recording(kind) as (program, written):
+        for action in actions:
+            program.actions()[action]()
+        return [*written(), program.seen]
+
+
+with recording(Silent) as (_program, _):
+    ACTIONS = sorted(_program.actions())
+
+
+def test_a_call_like_the_last_one_is_noted_by_the_function_itself() -> None:
+    with recording(StepClock) as (program, written):
+        lane = program.adapter._finder.quick
+        lengths = []
+        for _ in range(5):
+            program.infers()
+            lengths.append(len(lane.times))
+        assert lengths == [0, 2, 4, 6, 8]
+        program.infers(program.other)
+        assert len(lane.times) == 8
+        assert written() == [("inference", 0)] * 6
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 3)), max_size=6))
+def test_steps_in_a_lane_are_those_that_would_have_been_found(runs: list[tuple[str, int]]) -> None:
+    actions = [
+        "infers",
+        "infers",
+        *(action for action, times in runs for _ in range(times)),
+        "infers",
+        "infers",
+    ]
+    assert heard_in(actions, StepClock) == heard_in(actions, Silent)
+
+
+def test_an_error_looks_the_same_from_within_a_lane() -> None:
+    def lines(kind: type[StepClock]) -> list[tuple[str, int | None]]:
+        with recording(kind) as (program, _):
+            program.infers()
+            program.infers()
+            with pytest.raises(ZeroDivisionError) as found:
+                program.infers(meanwhile=lambda: 1 / 0)
+            return [(one.name, one.lineno) for one in traceback.extract_tb(found.value.__traceback__)]
+
+    assert lines(StepClock) == lines(Silent)
+
+
+def test_threads_that_infer_at_the_same_time_have_steps_that_do_not_overlap() -> None:
+    with recording(StepClock) as (program, written):
+
+        def many(model: Any) -> None:
+            with torch.no_grad():
+                for _ in range(300):
+                    model(program.x)
+
+        threads = [threading.Thread(target=many, args=(model,)) for model in (program.one, program.other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = written()
+        assert 300 <= len(found) <= 600
+        assert set(found) == {("inference", 0)}
+        assert not program.adapter._calls.is_open()
+
+
+def test_a_lane_stays_sound_whatever_other_threads_do_meanwhile() -> None:
+    """They change places after every few lines."""
+    with recording(StepClock) as (program, written):
+        lane, over, before = program.adapter._finder.quick, threading.Event(), sys.getswitchinterval()
+
+        def disturbs(action: Callable[[], object]) -> None:
+            while not over.wait(1e-4):
+                action()
+
+        actions = (program.a_step_of_another_thread, program.clock.slice, lambda: program.clock.count)
+        threads = [threading.Thread(target=disturbs, args=(action,)) for action in actions]
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in range(2000):
+                program.infers()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+            sys.setswitchinterval(before)
+        assert len(lane.times) % 2 == 0
+        assert not lane.taken
+        assert not program.clock.is_open()
+        count = program.clock.count
+        for _ in range(10):
+            program.infers()
+        assert program.clock.count == count + 10
+        spans = sorted(label for label, _ in written())
+        assert set(spans) <= {"inference", "another's"}
+
+
+def test_nothing_is_noted_once_joulemap_is_out() -> None:
+    with recording(StepClock) as (program, _):
+        program.infers()
+        program.infers()
+        held = torch.nn.Module.__call__
+        program.infers(meanwhile=program.adapter.detach)
+        lane = program.adapter._finder.quick
+        before = list(lane.times)
+        with torch.no_grad():
+            held(program.one, program.x)
+        assert lane.times == before
+        assert torch.nn.Module.__call__ is not held
