@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import threading
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulemap.frameworks.torch.adapter import TorchAdapter
+from joulemap.frameworks.torch.graft import grafted
+from joulemap.frameworks.torch.quick import Quick
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.inside import epoch_clock_ns
 from joulemap.recorder.journal import Journal, read_journal
@@ -275,3 +278,28 @@ def test_nothing_is_noted_once_joulemap_is_out() -> None:
             held(program.one, program.x)
         assert lane.times == before
         assert torch.nn.Module.__call__ is not held
+
+
+class Kept(list[Any]):
+    """Has a method that returns early if it is given something."""
+
+    def called(self, *args: Any, **kwargs: Any) -> None:
+        if args:
+            self.append(args)
+            return
+        self.append(kwargs)
+
+
+def test_a_function_that_returns_nothing_runs_once() -> None:
+    quick, thing = Quick("inference"), Kept()
+    parts = {"quick": quick, "now": itertools.count().__next__, "note": quick.times.append, "identity": id}
+    parts |= {"thread": threading.get_ident, "grad": bool, "profiled": bool, "fails": bool, "finishes": bool}
+    made = grafted(Kept.called, lambda *_: None, lambda *_: None, parts)  # type: ignore[arg-type]
+    assert made is not None
+    quick.expect(thing)
+    for until_ns, noted in ((0, 0), (10, 2)):
+        quick.until_ns = until_ns
+        made(thing, 1)
+        made(thing, two=2)
+        assert len(quick.times) == 2 * noted
+    assert thing == [(1,), {"two": 2}] * 2

@@ -11,14 +11,20 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from textwrap import indent
 from types import CodeType, FunctionType
 from typing import Any
 
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
 _PARTS = ("quick", "now", "note", "identity", "thread", "grad", "profiled", "fails", "finishes")
-_QUICKLY = (
-    "\n".join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)
-    + """
+_NOTES_ITS_END = """
+_note(_now())
+_quick.hear()
+if _quick.taken:
+    _finishes()
+"""
+_QUICKLY = f"""
+{chr(10).join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)}
 _began = _now()
 if (
     _began < _quick.until_ns
@@ -32,16 +38,11 @@ if (
         _quick.hush()
         _note(_began)
         BODY_THAT_NOTES_ITS_END
+        {indent(_NOTES_ITS_END, " " * 8).strip()}
+        return
     except BaseException:
         _fails()
         raise
-"""
-)
-_NOTES_ITS_END = """
-_note(_now())
-_quick.hear()
-if _quick.taken:
-    _finishes()
 """
 _AROUND = f"""
 _begins = {_BEGINS!r}
