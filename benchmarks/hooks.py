@@ -167,23 +167,27 @@ def _timed_hooks(taken_ns: list[int]) -> Iterator[None]:
 
 
 def _timed_quickly(make: Callable[[Any], Any], taken_ns: list[int]) -> Callable[[Any], Any]:
-    """What the function that calls modules does by itself, from its first word to its last but one, with two
-    lines of ours for each."""
+    """What the function that calls modules does by itself, from its first word to the last but one that it
+    asks, and from its end to its last, with a few lines of ours."""
     now_ns, since_ns = time.perf_counter_ns, [0]
 
     def quickly(calls: Any) -> Any:
         parts = make(calls)
-        now, note = parts["now"], parts["note"]
+        now, note, profiled = parts["now"], parts["note"], parts["profiled"]
 
         def timed_now() -> int:
             since_ns[0] = now_ns()
             return int(now())
 
-        def timed_note(instant_ns: int) -> None:
-            note(instant_ns)
+        def timed_note(span_ns: tuple[int, int]) -> None:
+            note(span_ns)
             taken_ns[0] += now_ns() - since_ns[0]
 
-        return {**parts, "now": timed_now, "note": timed_note}
+        def timed_profiled() -> bool:
+            taken_ns[0] += now_ns() - since_ns[0]
+            return bool(profiled())
+
+        return {**parts, "now": timed_now, "note": timed_note, "profiled": timed_profiled}
 
     return quickly
 

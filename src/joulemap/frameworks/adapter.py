@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from time import time_ns
 from typing import Protocol, runtime_checkable
 
@@ -59,24 +60,29 @@ class StepListener(Protocol):
         ...
 
 
-class Lane:
-    """Steps that are like the last one, noted in a few words: when each began and when it ended, by turns in
-    ``times``. They are begun before ``until_ns`` only, by one ``thread``, and looked at after that. One that
-    is open when something comes of it is ``taken`` over: it ends in full."""
+Begun = tuple[int, int]
+"""When a step began, and in which thread; every step has its own."""
 
-    __slots__ = ("label", "now_ns", "taken", "thread", "times", "until_ns")
+
+class Lane:
+    """Steps that are like the last one, noted in a few words: when each began and when it ended, in
+    ``times``. They are begun before ``until_ns`` only, by one ``thread``, and looked at after that. The one
+    that is ``open`` is ``taken`` over when something comes of it: it ends in full then."""
+
+    __slots__ = ("label", "now_ns", "open", "taken", "thread", "times", "until_ns")
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.now_ns: Callable[[], int] = time_ns
         self.until_ns = self.thread = 0
-        self.times: list[int] = []
-        self.taken = False
+        self.times: list[tuple[int, int]] = []
+        self.open: Begun | None = None
+        self.taken: Begun | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a step is open that nobody has taken over."""
-        return len(self.times) % 2 == 1 and not self.taken
+    def is_here(self) -> bool:
+        """Whether this thread is in a step that was noted."""
+        begun = self.open
+        return begun is not None and begun[1] == get_ident()
 
 
 @runtime_checkable
@@ -87,8 +93,8 @@ class LaneKeeper(Protocol):
         """Steps are noted in it from now on, by the listener's clock."""
         ...
 
-    def lane_ends(self, failed: bool) -> None:
-        """The step that was open in it has failed, or was taken over and has ended."""
+    def lane_ends(self, begun: Begun, failed: bool) -> None:
+        """A step of it that was taken over has ended, or failed."""
         ...
 
 

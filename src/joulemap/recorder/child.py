@@ -103,8 +103,8 @@ def how_it_ended(code: int) -> str:
     """A sentence for a recording whose program did not run its exit handlers."""
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-        return f"The program was ended by {name}: what it did in its last half second may be missing."
+        return f"The program was ended by {name}: what it did in its last two seconds may be missing."
     return (
         f"The program left without its exit handlers (os._exit or exec; exit code {code}): "
-        "what it did in its last half second may be missing."
+        "what it did in its last two seconds may be missing."
     )

@@ -168,7 +168,7 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
     elif story.end_ns is None:
         notes.append(
             how
-            or "The program ended without its exit handlers: its last half second of steps may be missing."
+            or "The program ended without its exit handlers: its last two seconds of steps may be missing."
         )
     if overhead and story.tracing_share is not None and story.tracing_share > overhead > 0:
         share, allowed = fmt_share(story.tracing_share), fmt_share(overhead)

@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from threading import get_ident
 
-from joulemap.frameworks.adapter import Lane
+from joulemap.frameworks.adapter import Begun, Lane
 from joulemap.recorder.budget import Budget, Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
@@ -63,47 +63,48 @@ class StepClock:
             self._settle()
             self._lane, lane.now_ns = lane, self._now_ns
 
-    def lane_ends(self, failed: bool) -> None:
-        """The step that was open in it has failed, or was taken over and has ended."""
+    def lane_ends(self, begun: Begun, failed: bool) -> None:
+        """A step of it that was taken over has ended, or failed."""
         lane = self._lane
         with self._lock:
-            if not lane.taken:
-                if failed and lane.is_open:
-                    lane.times.pop()
+            if lane.taken is not begun:  # it had ended before it was
+                if not failed:
+                    lane.times.append((begun[0], self._now_ns()))
                 return
-            del lane.times[len(lane.times) // 2 * 2 :]  # its end, which was noted all the same
-            lane.taken, self._error = False, _CUT_SHORT if failed else sys.exc_info()[1]
-        self.end()
+            self._error = _CUT_SHORT if failed else sys.exc_info()[1]
+        try:
+            self.end()
+        finally:
+            lane.taken = None
 
     def _take_over(self) -> None:
         """A step that is open in the lane is ours in full from now on: something comes of it."""
         lane = self._lane
-        if not lane.is_open:
+        if lane.open is None or lane.open is lane.taken:
             return
         with self._lock:
             lane.until_ns = 0
-            if not lane.is_open or self._owner is not None:
+            begun = lane.open
+            if begun is None or begun is lane.taken or self._owner is not None:
                 return
-            lane.taken = True
-            start_ns = lane.times.pop()
-            if len(lane.times) % 2:  # it has ended meanwhile
-                lane.times.append(start_ns)
-                lane.taken = False
+            lane.taken = begun
+            if lane.open is not begun:  # it has ended meanwhile, whether it has seen that or not
+                lane.taken = None
                 return
             self._settle()
-            self._owner, self._depth = lane.thread, 1
+            self._depth, self._start_ns = 1, max(begun[0], self._border_ns)
             self._label, self._compiled, self._error = lane.label, False, None
-            self._start_ns = max(start_ns, self._border_ns)
+            self._owner = begun[1]
 
     def begin(self, label: str) -> None:
         """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
         self._take_over()
         me, owner = get_ident(), self._owner
-        if owner == me:
+        if owner == me and self._depth:
             self._depth += 1
-        elif (owner is None or self._is_left(owner)) and not self._off:
+        elif (owner is None or owner == me or self._is_left(owner)) and not self._off:
             with self._lock:
-                if self._owner is None and not self._off:
+                if self._owner in (None, me) and not self._off:
                     self._owner, self._depth = me, 1
                     self._begin(label)
 
@@ -127,23 +128,27 @@ class StepClock:
         if self._owner != get_ident():
             return
         self._depth -= 1
-        if self._depth:
+        if self._depth > 0:
             return
-        now_ns, odd = self._now_ns(), self._compiled or sys.exc_info()[1] is not self._error
-        with self._lock:
-            if odd or now_ns >= self._hurries_until_ns or self._label not in self._calm:
-                self._settle()
-                self._close()
-            else:
-                self._passed.append((self._start_ns, now_ns, self._label))
-                if self._label == self._lane.label:
-                    self._lane.until_ns = self._hurries_until_ns
+        try:
+            now_ns, odd = self._now_ns(), self._compiled or sys.exc_info()[1] is not self._error
+            with self._lock:
+                self._end(now_ns, odd or self._label not in self._calm)
+        finally:  # whatever a signal's handler raises meanwhile
             self._owner = None
+
+    def _end(self, now_ns: int, odd: bool) -> None:
+        if odd or now_ns >= self._hurries_until_ns:
+            self._settle()
+            self._close()
+            return
+        self._passed.append((self._start_ns, now_ns, self._label))
+        if self._label == self._lane.label:
+            self._lane.until_ns = self._hurries_until_ns
 
     def noted(self, label: str) -> bool:
         """Begin a step, where nothing can come of it; False where it has not begun."""
-        if self._lane.times:
-            self._take_over()
+        self._take_over()
         now_ns = self._now_ns()
         if now_ns >= self._hurries_until_ns or label not in self._calm:
             return False
@@ -151,8 +156,8 @@ class StepClock:
             if self._owner is not None or self._off:
                 return False
             self._owner, self._depth, self._lane.until_ns = get_ident(), 1, 0
-        self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
-        self._start_ns = now_ns
+            self._label, self._compiled, self._error = label, False, sys.exc_info()[1]
+            self._start_ns = now_ns
         return True
 
     def passed(self, label: str, following: str) -> bool:
@@ -182,8 +187,7 @@ class StepClock:
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
-        me = get_ident()
-        return self._owner == me or (self._lane.is_open and self._lane.thread == me)
+        return bool(self._owner == get_ident() and self._depth) or self._lane.is_here()
 
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
@@ -216,7 +220,7 @@ class StepClock:
         """In a forked child: whatever was open belongs to the parent."""
         self._off, self._owner = True, None
         self._passed, self._hurries_until_ns = [], 0
-        self._lane.until_ns, self._lane.taken = 0, False
+        self._lane.until_ns, self._lane.open, self._lane.taken = 0, None, None
         self._lane.times.clear()
         self._lock = threading.RLock()
 
@@ -255,12 +259,9 @@ class StepClock:
 
     def _noted_in_lane(self) -> list[tuple[int, int, str]]:
         """Those that have ended."""
-        lane = self._lane
-        times = lane.times[: len(lane.times) // 2 * 2]
-        del lane.times[: len(times)]
-        return [
-            (start_ns, end_ns, lane.label) for start_ns, end_ns in zip(times[::2], times[1::2], strict=True)
-        ]
+        times, label = self._lane.times[:], self._lane.label
+        del self._lane.times[: len(times)]
+        return [(start_ns, end_ns, label) for start_ns, end_ns in times]
 
     def _apart(self, steps: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
         """None begins before the last one has ended, nor lies in the one that is open: in the lane one may

@@ -20,7 +20,7 @@ from threading import get_ident
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
-from joulemap.frameworks.adapter import LaneKeeper
+from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, instead, unseen
@@ -113,7 +113,7 @@ class Calls:
             self._codes += (original.__code__,)
             self._hear = partial(setattr, made, "__code__", made.__code__)
             self._hush = partial(setattr, made, "__code__", original.__code__)
-            self._finder.quick.hear, self._finder.quick.hush = self._hear, self._hush
+            self._finder.quick.replaces(made, original.__code__)
         return called
 
     def _around(self, original: Callable[..., Any], begins: Begins, ends: Ends) -> Callable[..., Any]:
@@ -145,12 +145,8 @@ class Calls:
             return None
         keeper.take_lane(quick)
 
-        def fails() -> None:
-            quick.hear()
-            attempt(keeper.lane_ends, True)
-
-        def finishes() -> None:
-            attempt(keeper.lane_ends, False)
+        def ends_in_full(begun: Begun, failed: bool) -> None:
+            attempt(keeper.lane_ends, begun, failed)
 
         return {
             "quick": quick,
@@ -160,8 +156,7 @@ class Calls:
             "thread": get_ident,
             "grad": is_grad_enabled,
             "profiled": profiled,
-            "fails": unseen(fails),
-            "finishes": unseen(finishes),
+            "ends_in_full": unseen(ends_in_full),
         }
 
     def _beginning(self) -> Begins:

@@ -16,32 +16,40 @@ from types import CodeType, FunctionType
 from typing import Any
 
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
-_PARTS = ("quick", "now", "note", "identity", "thread", "grad", "profiled", "fails", "finishes")
+_PARTS = ("quick", "now", "note", "identity", "thread", "grad", "profiled", "ends_in_full")
 _NOTES_ITS_END = """
-_note(_now())
-_quick.hear()
-if _quick.taken:
-    _finishes()
+_quick.open = None
+_quick.function.__code__ = _quick.heard
+if _quick.taken is _open:
+    _ends_in_full(_open, False)
+else:
+    _note((_began, _now()))
 """
 _QUICKLY = f"""
 {chr(10).join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)}
 _began = _now()
+_me = _thread()
 if (
     _began < _quick.until_ns
     and _identity(self) == _quick.module
-    and _thread() == _quick.thread
+    and _me == _quick.thread
+    and _quick.open is None
     and not _grad()
     and not _profiled()
     and not _quick.captures()
 ):
+    _open = (_began, _me)
     try:
-        _quick.hush()
-        _note(_began)
+        _quick.function.__code__ = _quick.own
+        _quick.open = _open
         BODY_THAT_NOTES_ITS_END
         {indent(_NOTES_ITS_END, " " * 8).strip()}
         return
     except BaseException:
-        _fails()
+        _quick.function.__code__ = _quick.heard
+        _quick.open = None
+        if _quick.taken is _open:
+            _ends_in_full(_open, True)
         raise
 """
 _AROUND = f"""
@@ -57,6 +65,8 @@ finally:
     _ends = {_ENDS!r}
     _ends(_call, _output)
 """
+_AT_ONCE = "finally:", "finally:\n    _quick.function.__code__ = _quick.heard"
+"""It is heard again before anything is called, in which a signal's handler might raise."""
 Begins = Callable[[Any, Any, Any], Any]
 Ends = Callable[[Any, Any], None]
 _SAME = ("co_code", "co_names", "co_varnames", "co_consts")
@@ -73,7 +83,7 @@ def grafted(
     definition = _definition(function.__code__)
     if definition is None or not _is_source_of(definition, function):
         return None
-    around = _placed(_AROUND if quick is None else _QUICKLY + _AROUND, definition)
+    around = _placed(_AROUND if quick is None else _QUICKLY + _AROUND.replace(*_AT_ONCE), definition)
     keeping, noting = (
         [_Keeping(then).visit(deepcopy(one)) for one in definition.body] for then in ("", _NOTES_ITS_END)
     )
