@@ -228,10 +228,12 @@ def test_threads_that_infer_at_the_same_time_have_steps_that_do_not_overlap() ->
             thread.start()
         for thread in threads:
             thread.join()
-        found = written()
-        assert 300 <= len(found) <= 600
-        assert set(found) == {("inference", 0)}
         assert not program.adapter._calls.is_open()
+        count = program.clock.count
+        assert 1 <= count <= 600  # one thread's call hides what others do meanwhile
+        for _ in range(10):
+            program.infers()
+        assert written() == [("inference", 0)] * (count + 10)
 
 
 def test_a_lane_stays_sound_whatever_other_threads_do_meanwhile() -> None:
