@@ -158,7 +158,7 @@ def _timed_hooks(taken_ns: list[int]) -> Iterator[None]:
     with ExitStack() as put_back:
         replaced = [(Calls, name, timing(getattr(Calls, name))) for name in ("_beginning", "_ending")]
         replaced += [(Calls, "_is_hidden", lambda _: False)]  # which counts frames; there is one thread
-        replaced += [(Calls, "_quickly", _timed_quickly(Calls._quickly, taken_ns))]
+        replaced += [(Calls, "_noting", _timed_noting(Calls._noting, taken_ns))]
         for name in (before, after):
             replaced.append((optimizer, name, partial(_of_timed, getattr(optimizer, name), timed)))
         for owner, name, ours in replaced:
@@ -166,12 +166,12 @@ def _timed_hooks(taken_ns: list[int]) -> Iterator[None]:
         yield
 
 
-def _timed_quickly(make: Callable[[Any], Any], taken_ns: list[int]) -> Callable[[Any], Any]:
+def _timed_noting(make: Callable[[Any], Any], taken_ns: list[int]) -> Callable[[Any], Any]:
     """What the function that calls modules does by itself, from its first word to the last but one that it
     asks, and from its end to its last, with a few lines of ours."""
     now_ns, since_ns = time.perf_counter_ns, [0]
 
-    def quickly(calls: Any) -> Any:
+    def noting(calls: Any) -> Any:
         parts = make(calls)
         now, note, profiled = parts["now"], parts["note"], parts["profiled"]
 
@@ -189,7 +189,7 @@ def _timed_quickly(make: Callable[[Any], Any], taken_ns: list[int]) -> Callable[
 
         return {**parts, "now": timed_now, "note": timed_note, "profiled": timed_profiled}
 
-    return quickly
+    return noting
 
 
 def _of_timed(register: Callable[..., Any], timed: Callable[..., Any], hook: Callable[..., Any]) -> Any:

@@ -294,9 +294,9 @@ class Kept(list[Any]):
 
 def test_a_function_that_returns_nothing_runs_once() -> None:
     quick, thing = Quick("inference"), Kept()
-    parts = {"quick": quick, "now": itertools.count().__next__, "note": quick.times.append, "identity": id}
+    parts = {"now": itertools.count().__next__, "note": quick.times.append, "identity": id}
     parts |= {"thread": threading.get_ident, "grad": bool, "profiled": bool, "ends_in_full": print}
-    made = grafted(Kept.called, lambda *_: None, lambda *_: None, parts)  # type: ignore[arg-type]
+    made = grafted(Kept.called, lambda *_: None, lambda *_: None, quick, parts)  # type: ignore[arg-type]
     assert made is not None
     quick.replaces(made, Kept.called.__code__)  # type: ignore[attr-defined]
     quick.expect(thing)

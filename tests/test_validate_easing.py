@@ -47,7 +47,7 @@ def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
         true_j = at_clock([part], OWN)[1]
         assert abs(found[number].energy_j - true_j) <= 2 * found[number].half_j
         assert found[number].energy_j == pytest.approx(true_j, rel=0.03)
-        assert eased[number].energy_j == pytest.approx(part[1], rel=0.04)
+        assert eased[number].energy_j == pytest.approx(part[1], rel=0.04)  # clocks are not known
         assert eased[number].energy_j > 1.05 * true_j
         assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
 
@@ -58,8 +58,8 @@ def test_how_work_goes_with_clocks_is_found_and_its_interval_holds() -> None:
         stretches, power = experiment(2, seed=seed)
         easing = Easing.of(metered(power), stretches, OWN_S)
         assert easing is not None
-        assert easing.scale == pytest.approx(OWN**0.9, rel=0.02)
-        assert easing.half < 0.02
+        assert easing.scale == pytest.approx(OWN**0.9, rel=0.01)  # waits draw more than rests
+        assert easing.half < 0.015
         held.append(abs(easing.scale - OWN**0.9) <= easing.half)
     assert np.mean(held) >= 0.9
 
@@ -128,7 +128,7 @@ def test_one_stretch_that_is_far_off_does_not_count() -> None:
         easing = Easing.of(metered(disturbed), stretches, OWN_S)
         assert easing is not None
         assert easing.scale == pytest.approx(OWN**0.9, abs=easing.half)
-        assert easing.half < 0.02
+        assert easing.half < 0.015
 
 
 def test_blocks_at_other_clocks_than_the_steps_between_them_show() -> None:

@@ -104,7 +104,7 @@ class Calls:
         begins, ends = self._beginning(), self._ending()
         made = None
         if isinstance(original, FunctionType):
-            made = grafted(original, begins, ends, self._quickly())
+            made = grafted(original, begins, ends, self._finder.quick, self._noting())
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         self._codes = (called.__code__,)
         instead(called, original)
@@ -135,21 +135,20 @@ class Calls:
 
         return called
 
-    def _quickly(self) -> dict[str, Any] | None:
-        """What the function needs to note steps of inference itself; None where nobody reads that."""
+    def _noting(self) -> dict[str, Any]:
+        """What the function needs to note steps of inference itself; nothing where nobody reads that."""
         from torch import is_grad_enabled
         from torch._C._autograd import _profiler_enabled as profiled
 
         keeper, quick, attempt = self._watch.steps, self._finder.quick, aside(self._watch)
         if not isinstance(keeper, LaneKeeper):
-            return None
+            return {}
         keeper.take_lane(quick)
 
         def ends_in_full(begun: Begun, failed: bool) -> None:
             attempt(keeper.lane_ends, begun, failed)
 
         return {
-            "quick": quick,
             "now": quick.now_ns,
             "note": quick.times.append,
             "identity": id,

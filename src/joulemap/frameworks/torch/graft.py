@@ -15,8 +15,11 @@ from textwrap import indent
 from types import CodeType, FunctionType
 from typing import Any
 
+from joulemap.frameworks.torch.quick import Quick
+
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
-_PARTS = ("quick", "now", "note", "identity", "thread", "grad", "profiled", "ends_in_full")
+_KNOWS_BOTH = f"_quick = {'joulemap: quick'!r}"
+_PARTS = ("now", "note", "identity", "thread", "grad", "profiled", "ends_in_full")
 _NOTES_ITS_END = """
 _quick.open = None
 _quick.function.__code__ = _quick.heard
@@ -62,38 +65,38 @@ _output = None
 try:
     BODY_THAT_KEEPS_ITS_OUTPUT
 finally:
+    _quick.function.__code__ = _quick.heard
     _ends = {_ENDS!r}
     _ends(_call, _output)
 """
-_AT_ONCE = "finally:", "finally:\n    _quick.function.__code__ = _quick.heard"
-"""It is heard again before anything is called, in which a signal's handler might raise."""
 Begins = Callable[[Any, Any, Any], Any]
 Ends = Callable[[Any, Any], None]
 _SAME = ("co_code", "co_names", "co_varnames", "co_consts")
 
 
 def grafted(
-    function: FunctionType, begins: Begins, ends: Ends, quick: Mapping[str, Any] | None = None
+    function: FunctionType, begins: Begins, ends: Ends, quick: Quick, noting: Mapping[str, Any]
 ) -> FunctionType | None:
     """``function(self, *args, **kwargs)`` that calls ``begins`` with these before its body, and ``ends``
     after it with what that has returned and with its own result, or None where it fails. What it calls is
     among the constants of its code, so that the code of ``function`` can be put in its place, and it in that
-    of the other one again, in the middle of a call, too. With ``quick`` (see there), steps like the last one
-    are noted by the function itself. None where its source is not known."""
+    of the other one again, in the middle of a call, too: ``quick`` knows both, and it is heard again before
+    anything else is called. With all that it takes for ``noting`` them, steps like the last one are noted by
+    the function itself. None where its source is not known."""
     definition = _definition(function.__code__)
     if definition is None or not _is_source_of(definition, function):
         return None
-    around = _placed(_AROUND if quick is None else _QUICKLY + _AROUND.replace(*_AT_ONCE), definition)
-    keeping, noting = (
+    around = _placed(_KNOWS_BOTH + (_QUICKLY if noting else "") + _AROUND, definition)
+    keeping, ending = (
         [_Keeping(then).visit(deepcopy(one)) for one in definition.body] for then in ("", _NOTES_ITS_END)
     )
     bodies = {
         "BODY": definition.body,
         "BODY_THAT_KEEPS_ITS_OUTPUT": keeping,
-        "BODY_THAT_NOTES_ITS_END": noting,
+        "BODY_THAT_NOTES_ITS_END": ending,
     }
     definition.body = _Filled(**bodies).visit(around).body
-    parts = {f"joulemap: {name}": part for name, part in (quick or {}).items()}
+    parts = {f"joulemap: {name}": part for name, part in {"quick": quick, **noting}.items()}
     return _made(definition, function, {_BEGINS: begins, _ENDS: ends, **parts})
 
 
