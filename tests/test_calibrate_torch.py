@@ -223,7 +223,7 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
 
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
-PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "worth": 0.5, "flags": {}}
+PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "worth": 0.5, "flags": {}, "values": {}}
 
 
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
@@ -370,12 +370,12 @@ def test_what_lowers_clocks_is_executed_with_waits_in_between(monkeypatch: pytes
         SQUARE, shapes=json.dumps([[1 << 26, 1 << 26]] * 2), strides=json.dumps([[1 << 26, 1]] * 2)
     )
     cpu, clocks = torch.device("cpu"), {add.key: 1600.0, SQUARE.key: 1500.0, large.key: 1400.0, "": 1980.0}
-    found = list(_eased({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0))
+    found = list(_eased({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0, values={}))
     assert [one["eased"] for one in found] == [add.key, SQUARE.key]
     assert all(len(one["executions"]) == 2 and one["wait_s"] >= WAIT_S for one in found)
-    assert list(_eased({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0)) == []
-    assert list(_eased({}, cpu, 0.01, within_s=60.0)) == []
-    (first,) = _eased({**clocks, large.key: 0.0}, cpu, 0.01, within_s=0.0)
+    assert list(_eased({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0, values={})) == []
+    assert list(_eased({}, cpu, 0.01, within_s=60.0, values={})) == []
+    (first,) = _eased({**clocks, large.key: 0.0}, cpu, 0.01, within_s=0.0, values={})
     assert first["eased"] == add.key
 
 

@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,146 +18,14 @@ from hypothesis import strategies as st
 from tests.recordings import REPOSITORY
 from tests.tensorflow_live import Heard
 from tests.torch_live import Noting, attached
+from tests.torch_training import ACTIONS, Failing, Training
 
-torch = pytest.importorskip("torch", reason="needs PyTorch")
-
-
-class Wrapping(torch.optim.SGD):  # type: ignore[misc, name-defined]
-    """An optimizer that has another one do its work."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner.param_groups[0]["params"], lr=0.1)
-        self.inner = inner
-
-    def step(self, closure: Any = None) -> None:
-        self.inner.step()
-
-
-class Failing(torch.optim.SGD):  # type: ignore[misc, name-defined]
-    """One that fails when it is told to."""
-
-    fails = False
-
-    def step(self, closure: Any = None) -> Any:
-        if self.fails:
-            raise ArithmeticError
-        return super().step(closure)
-
-
-class Program:
-    """Two models and three optimizers, and what a program may do with them."""
-
-    def __init__(self) -> None:
-        self.x = torch.randn(2, 3)
-        self.one, self.other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-        self.first = Failing(self.one.parameters(), lr=0.1)
-        self.second = torch.optim.SGD(self.other.parameters(), lr=0.1)
-        self.wrapping = Wrapping(torch.optim.SGD(self.other.parameters(), lr=0.1))
-        self.lies_in = list[int]()
-        self.listener = Heard()
-        self.loader = torch.utils.data.DataLoader(self)
-        self.batches = iter(self.loader)
-        self.others = iter(torch.utils.data.DataLoader(list(range(1000))))
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, number: int) -> int:
-        self.lies_in.append(len(self.listener.steps) * self.listener.depth)
-        return number
-
-    def trains(self, optimizer: Any = None, model: Any = None) -> None:
-        (model or self.one)(self.x).sum().backward()
-        (optimizer or self.first).step()
-
-    def accumulates(self) -> None:
-        self.one(self.x).sum().backward()
-        self.trains()
-
-    def fails(self) -> None:
-        self.first.fails = True
-        with pytest.raises(ArithmeticError):
-            self.trains()
-        self.first.fails = False
-
-    def fails_in_the_call(self) -> None:
-        with pytest.raises(RuntimeError):
-            self.one(torch.randn(2, 4))
-
-    def infers(self) -> None:
-        with torch.no_grad():
-            self.one(self.x)
-
-    def evaluates(self) -> None:
-        self.one.eval()
-        self.one(self.x)
-        self.one.train()
-
-    def with_a_closure(self) -> None:
-        def closure() -> Any:
-            loss = self.one(self.x).sum()
-            loss.backward()
-            return loss
-
-        self.first.step(closure)
-
-    def in_a_thread(self) -> None:
-        thread = threading.Thread(target=self.trains)
-        thread.start()
-        thread.join()
-
-    def loads_in_a_thread(self) -> None:
-        thread = threading.Thread(target=lambda: (next(self.batches), self.trains()))
-        thread.start()
-        thread.join()
-
-    def comes_to_the_end(self) -> None:
-        for _ in torch.utils.data.DataLoader([1, 2]):
-            self.trains()
-
-    def begins_anew(self) -> None:
-        next(self.batches)
-        self.batches = iter(self.loader)
-
-    def breaks_off(self) -> None:
-        for number, _ in enumerate(self.loader):
-            if number == 2:
-                break
-            self.trains()
-
-    def actions(self) -> dict[str, Callable[[], object]]:
-        return {
-            "trains": self.trains,
-            "trains the other": lambda: self.trains(self.second, self.other),
-            "has the other optimizer step": lambda: self.trains(self.second),
-            "is wrapped": lambda: self.trains(self.wrapping, self.other),
-            "accumulates": self.accumulates,
-            "steps twice": lambda: (self.trains(), self.first.step()),
-            "only calls": lambda: self.one(self.x),
-            "only steps": self.first.step,
-            "fails": self.fails,
-            "fails in the call": self.fails_in_the_call,
-            "infers": self.infers,
-            "evaluates": self.evaluates,
-            "has a closure": self.with_a_closure,
-            "loads": lambda: next(self.batches),
-            "loads and trains": lambda: (next(self.batches), self.trains()),
-            "loads others and trains": lambda: (next(self.others), self.trains()),
-            "loads and infers": lambda: (next(self.batches), self.infers()),
-            "loads in a thread": self.loads_in_a_thread,
-            "comes to the end": self.comes_to_the_end,
-            "begins anew": self.begins_anew,
-            "breaks off": self.breaks_off,
-            "is in a thread": self.in_a_thread,
-        }
-
-
-ACTIONS = sorted(Program().actions())
+pytest.importorskip("torch", reason="needs PyTorch")
 
 
 def heard_in(actions: list[str], listener: Heard) -> list[str]:
-    program = Program()
-    program.listener = listener
+    program = Training()
+    program.lies = lambda: len(listener.steps) * listener.depth
     with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
         adapter._watch.steps = listener
         program.trains()
@@ -192,7 +58,7 @@ def test_steps_that_are_noted_are_those_that_would_have_been_found(runs: list[tu
 
 
 def test_an_optimizer_whose_step_failed_is_not_waited_for_nor_held() -> None:
-    program, listener = Program(), Heard()
+    program, listener = Training(), Heard()
     with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
         adapter._watch.steps = listener
         program.trains()
@@ -217,7 +83,7 @@ def test_an_alarm_that_comes_while_a_hook_runs_reaches_the_program() -> None:
     def too_late(*_: Any) -> None:
         raise TimeoutError
 
-    program, before = Program(), signal.signal(signal.SIGUSR1, too_late)
+    program, before = Training(), signal.signal(signal.SIGUSR1, too_late)
     try:
         with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
             adapter._watch.steps = Rings()
@@ -233,7 +99,7 @@ def test_a_hook_that_fails_is_noted_and_the_program_goes_on() -> None:
         def noted(self, label: str) -> bool:
             raise OSError("no more room")
 
-    program = Program()
+    program = Training()
     with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
         adapter._watch.steps = Fails()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Steps of inference that the function itself notes are those that would have been found otherwise."""
+"""Steps that torch's functions note themselves are those that would have been found otherwise."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from joulemap.recorder.journal import Journal, read_journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.steps import StepClock
 from tests.torch_live import INDUCTOR
+from tests.torch_training import ACTIONS as WAYS_TO_TRAIN
+from tests.torch_training import Training
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -203,6 +205,37 @@ def test_steps_in_a_lane_are_those_that_would_have_been_found(runs: list[tuple[s
     assert heard_in(actions, StepClock) == heard_in(actions, Silent)
 
 
+def trained(actions: list[str], kind: type[StepClock]) -> tuple[object, ...]:
+    training = Training()
+    with recording(kind) as (program, written):
+        training.lies = program.clock.is_open
+        for action in actions:
+            training.actions()[action]()
+        return written(), program.clock.is_open(), training.lies_in
+
+
+def test_a_step_of_training_like_the_last_one_is_noted_by_the_functions_themselves() -> None:
+    with recording(StepClock) as (program, written):
+        lane, lengths = program.adapter._finder.quick, []
+        for _ in range(6):
+            program.trains()
+            lengths.append(len(lane.times))
+        assert lengths == [0, 0, 0, 1, 2, 3]
+        program.infers()
+        program.trains()
+        assert written() == [("train", 0)] * 6 + [("inference", 0), ("train", 0)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(WAYS_TO_TRAIN), st.integers(1, 4)), max_size=6))
+def test_steps_of_training_in_a_lane_are_those_that_would_have_been_found(
+    runs: list[tuple[str, int]],
+) -> None:
+    actions = [action for action, times in runs for _ in range(times)]
+    whole = ["trains", "trains", *actions, "trains", "trains", "trains"]
+    assert trained(whole, StepClock) == trained(whole, Silent)
+
+
 def test_an_error_looks_the_same_from_within_a_lane() -> None:
     def lines(kind: type[StepClock]) -> list[tuple[str, int | None]]:
         with recording(kind) as (program, _):
@@ -295,11 +328,12 @@ class Kept(list[Any]):
 def test_a_function_that_returns_nothing_runs_once() -> None:
     quick, thing = Quick("inference"), Kept()
     parts = {"now": itertools.count().__next__, "note": quick.times.append, "identity": id}
-    parts |= {"thread": threading.get_ident, "grad": bool, "profiled": bool, "ends_in_full": print}
+    parts |= {"thread": threading.get_ident, "grad": bool, "profiled": bool, "differentiates": int}
+    parts["ends_in_full"] = print
     made = grafted(Kept.called, lambda *_: None, lambda *_: None, quick, parts)  # type: ignore[arg-type]
     assert made is not None
     quick.replaces(made, Kept.called.__code__)  # type: ignore[attr-defined]
-    quick.expect(thing)
+    quick.expect(thing, "inference")
     for until_ns, noted in ((0, 0), (10, 2)):
         quick.until_ns = until_ns
         made(thing, 1)

@@ -63,6 +63,10 @@ class Eye:
         self.said.append(folder.name)
         return self.anything
 
+    def taste(self, folder: Path) -> bool:
+        self.said.append(f"taste-{folder.name}")
+        return self.anything
+
     def stop(self) -> None:
         self.said.append("stop")
 
@@ -82,19 +86,20 @@ def steps(listener: LookingOn, count: int, label: str = "train") -> None:
         listener.end()
 
 
-def test_a_step_of_each_label_is_looked_at(tmp_path: Path) -> None:
+def test_two_steps_of_each_label_are_looked_at(tmp_path: Path) -> None:
     eye = Eye()
     listener = looking(eye, tmp_path)
     steps(listener, FIRST)
     assert eye.said == []
     assert not listener.noted("train")
     steps(listener, 3)
-    assert eye.said == ["look-0", "stop"]
+    assert eye.said == ["look-0", "stop", "taste-look-0", "stop"]
     assert listener.noted("train")
     assert not listener.noted("test")
     for number in range(look.MOST):
         steps(listener, FIRST + 2, f"kind {number}")
-    assert eye.said == [word for number in range(look.MOST) for word in (f"look-{number}", "stop")]
+    words = ("look-{0}", "stop", "taste-look-{0}", "stop")
+    assert eye.said == [word.format(number) for number in range(look.MOST) for word in words]
 
 
 def test_what_is_no_step_is_not_looked_at(tmp_path: Path) -> None:
@@ -106,12 +111,17 @@ def test_what_is_no_step_is_not_looked_at(tmp_path: Path) -> None:
     assert eye.said == ["look-0", "drop"]
     steps(listener, 1)
     assert eye.said[2:] == ["look-0", "stop"]
+    listener.begin("train")
+    listener.cancel()
+    assert eye.said[4:] == ["taste-look-0", "drop"]
+    steps(listener, 2)
+    assert eye.said[6:] == ["taste-look-0", "stop"]
 
 
 def test_somebody_who_is_tracing_has_precedence(tmp_path: Path) -> None:
     eye = Eye(busy=2)
     steps(looking(eye, tmp_path), FIRST + 5)
-    assert eye.said == ["look-0", "stop"]
+    assert eye.said[:2] == ["look-0", "stop"]
     always = looking(Eye(busy=1000), tmp_path)
     steps(always, FIRST + look.TRIES + 1)
     assert always.noted("train")
@@ -121,8 +131,8 @@ def test_there_is_nothing_to_look_at_without_a_gpu(tmp_path: Path) -> None:
     eye = Eye(anything=False)
     listener = looking(eye, tmp_path)
     steps(listener, FIRST + 5)
-    assert eye.said == ["look-0"]
-    assert listener.noted("anything")
+    assert eye.said == ["look-0", "taste-look-0"]
+    assert listener.noted("train")
     steps(looking(None, tmp_path), FIRST + 5)
 
 

@@ -17,7 +17,7 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
-from joulemap.calibration.recorded import CALIBRATION, signatures
+from joulemap.calibration.recorded import CALIBRATION, signatures, values
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
@@ -32,8 +32,9 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
-_AT_CLOCKS = " at both clocks"
-"""Costs of GPUs that were kept before each had its own law of clocks are not found any more."""
+_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values"
+"""Costs of GPUs that were kept before each had its own law of clocks are not found any more, nor those of
+operations that were given made-up values."""
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -133,6 +134,7 @@ def _plan(
         enough=COVERED,
         worth=WORTH,
         flags=recording.info.extra.get(FLAGS, {}),
+        values=values(recording, candidates.seconds),
     )
 
 
@@ -230,7 +232,7 @@ def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
     return Shelf(
         str(host.get("machine", "")),
-        f"{power.domain.device} {power.domain.sensor}{at_clocks}",
+        f"{power.domain.device} {power.domain.sensor}{at_clocks}{_WITH_VALUES}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
         {name: value for name, value in recording.info.extra.get(FLAGS, {}).items() if name != "autocast"},

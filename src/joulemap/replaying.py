@@ -53,6 +53,8 @@ class Replays:
     enough: float
     worth: float
     flags: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    """What operands held in the program, as far as that was seen."""
 
     @property
     def eased_s(self) -> float:
@@ -78,9 +80,16 @@ class Replays:
         """The same without some operations."""
         return replace(self, shares={key: share for key, share in self.shares.items() if key not in keys})
 
-    def to_json(self) -> str:
+    def write(self, path: Path) -> None:
+        """For the program that replays; values are in a file beside it."""
+        held, sizes = path.with_suffix(".values"), {}
+        with held.open("wb") as file:
+            for key, pieces in self.values.items():
+                file.writelines(pieces)
+                sizes[key] = [len(one) for one in pieces]
         parts_s = {"first_s": self.first_s, "eased_s": self.eased_s}
-        return json.dumps({**vars(self), **parts_s, "shares": list(self.shares.items())})
+        listed = {"shares": list(self.shares.items()), "values": list(sizes.items())}
+        path.write_text(json.dumps({**vars(self), **parts_s, **listed, "held": str(held)}))
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ def _broken(plan: Replays, lines: Sequence[dict[str, Any]]) -> list[dict[str, An
 def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
     with tempfile.TemporaryDirectory() as scratch:
         told, result, path = (Path(scratch) / name for name in ("plan.json", "result.jsonl", "r.joulemap"))
-        told.write_text(plan.to_json())
+        plan.write(told)
         with _watched(plan, result, watching):
             ran = run(
                 ["-m", _PROGRAM, str(told), str(result)], path, Plan(overhead=0.0), output_to_errors=True

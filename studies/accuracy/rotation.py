@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ def _replayed(how: str, operation: Operation, device: str) -> dict[str, Any]:
 class Same(Replayer):
     """With one set of operands only."""
 
-    def _made(self, call: Call) -> list[Callable[[], Any]]:
-        return super()._made(call)[:1]
+    def _made(self, call: Call, held: Sequence[bytes]) -> list[Callable[[], Any]]:
+        return super()._made(call, held)[:1]
 
 
 def measured(device: str) -> dict[str, Cost]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,15 @@ import numpy as np
 
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
-from joulemap.calibration.operation import on_device, own_seconds, places
+from joulemap.calibration.operation import Operation, on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 
-CALIBRATION, SIGNATURES = "calibration", "signatures"
+CALIBRATION, SIGNATURES, VALUES = "calibration", "signatures", "values"
+_CALL = ("op", "shapes", "strides", "types")
 CLOCK = "sm_clock_mhz"
 _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
@@ -119,6 +120,15 @@ def signatures(recording: Recording) -> list[Mapping[str, Any]]:
     """What the operations of a recording were called with."""
     table = recording.table(SIGNATURES)
     return [] if table is None else list(table.to_pylist())
+
+
+def values(recording: Recording, operations: Iterable[Operation]) -> dict[str, list[bytes]]:
+    """What the tensors of some operations held, by the keys of those of which that is known."""
+    table = recording.table(VALUES)
+    rows = [] if table is None else table.to_pylist()
+    held = {tuple(row[name] for name in _CALL): row["pieces"] for row in rows}
+    asked = ((one.key, tuple(getattr(one, name) for name in _CALL)) for one in operations)
+    return {key: held[call] for key, call in asked if call in held}
 
 
 @dataclass(frozen=True, slots=True)

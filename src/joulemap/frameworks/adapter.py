@@ -60,14 +60,15 @@ class StepListener(Protocol):
         ...
 
 
-Begun = tuple[int, int]
-"""When a step began, and in which thread; every step has its own."""
+Begun = tuple[int, int, str]
+"""When a step began, in which thread, and its label; every step has its own."""
 
 
 class Lane:
     """Steps that are like the last one, noted in a few words: when each began and when it ended, in
-    ``times``. They are begun before ``until_ns`` only, by one ``thread``, and looked at after that. The one
-    that is ``open`` is ``taken`` over when something comes of it: it ends in full then."""
+    ``times``, with its label. They are begun before ``until_ns`` only, by one ``thread``, and looked at after
+    that. The one that is ``open`` is ``taken`` over when something comes of it: it ends in full then. The
+    next one has the ``label``."""
 
     __slots__ = ("label", "now_ns", "open", "taken", "thread", "times", "until_ns")
 
@@ -75,14 +76,14 @@ class Lane:
         self.label = label
         self.now_ns: Callable[[], int] = time_ns
         self.until_ns = self.thread = 0
-        self.times: list[tuple[int, int]] = []
+        self.times: list[tuple[int, int, str]] = []
         self.open: Begun | None = None
         self.taken: Begun | None = None
 
-    def is_here(self) -> bool:
-        """Whether this thread is in a step that was noted."""
+    def here(self) -> Begun | None:
+        """The step that was noted and that this thread is in."""
         begun = self.open
-        return begun is not None and begun[1] == get_ident()
+        return begun if begun is not None and begun[1] == get_ident() else None
 
 
 @runtime_checkable
@@ -95,6 +96,10 @@ class LaneKeeper(Protocol):
 
     def lane_ends(self, begun: Begun, failed: bool) -> None:
         """A step of it that was taken over has ended, or failed."""
+        ...
+
+    def adopt(self) -> None:
+        """The step of this thread that is open in it is one like all others: ``end`` ends it."""
         ...
 
 
@@ -157,11 +162,15 @@ class OpenEnded(Protocol):
 
 @runtime_checkable
 class Onlooker(Protocol):
-    """An adapter that can look where the tensors of a step lie in memory."""
+    """An adapter that can look where the tensors of a step lie in memory, and what they hold."""
 
     def look(self, folder: Path) -> bool:
-        """Begin; files go to ``folder``. False where there is nothing to look at; ``TracerBusy`` where
-        somebody is tracing."""
+        """Begin to look where they lie; files go to ``folder``. False where there is nothing to look at;
+        ``TracerBusy`` where somebody is tracing."""
+        ...
+
+    def taste(self, folder: Path) -> bool:
+        """Begin to look what they hold; files go to ``folder``. False where that cannot be."""
         ...
 
     def stop(self) -> None:

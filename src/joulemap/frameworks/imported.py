@@ -37,6 +37,18 @@ class Signature:
     cold: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the tensors held that an operation of a signature was given: some bytes of each, none of those
+    that nobody looked at."""
+
+    op: str
+    shapes: str
+    strides: str
+    types: str
+    pieces: tuple[bytes, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ImportedTrace:
     """The events of one or several trace files, and in ``notes`` what was understood and what left out."""
@@ -47,6 +59,7 @@ class ImportedTrace:
     framework: str
     notes: list[str] = field(default_factory=list)
     signatures: tuple[Signature, ...] = ()
+    values: tuple[Held, ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The framework's settings that choose between algorithms."""
 

@@ -35,7 +35,8 @@ from joulemap.recording.info import Status
 from joulemap.traces import EventTrace
 from joulemap.units import fmt_share
 
-REGIONS, SESSIONS, SIGNATURES, TRACING, FLAGS = "regions", "sessions", "signatures", "tracing", "flags"
+REGIONS, SESSIONS, SIGNATURES, VALUES = "regions", "sessions", "signatures", "values"
+TRACING, FLAGS = "tracing", "flags"
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "
     "joulemap must be installed for the Python that runs the program."
@@ -158,6 +159,11 @@ def _put_signatures(writer: RecordingWriter, traces: list[ImportedTrace]) -> Non
         words = ("name", "op", "phase", "shapes", "strides", "types", "scalars", "cold")
         texts = dict.fromkeys(words, pa.string())
         writer.put_table(SIGNATURES, pa.Table.from_pylist(rows, pa.schema({**texts, "calls": pa.int64()})))
+    held = [dataclasses.asdict(one) for trace in traces for one in trace.values]
+    if held:
+        texts = dict.fromkeys(("op", "shapes", "strides", "types"), pa.string())
+        pieces = {"pieces": pa.list_(pa.binary())}
+        writer.put_table(VALUES, pa.Table.from_pylist(held, pa.schema({**texts, **pieces})))
 
 
 def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""A step of a program in which the profiler looks where tensors lie: what of them a GPU has in its cache.
+"""Two steps of a program, in which is looked where tensors lie, and what they hold.
 
-Where operations are to be executed again, they are to find the cache as they do in the program. A
-``StepListener`` before another one.
+Where operations are to be executed again, they are to find a GPU's cache as they do in the program, and such
+values. A ``StepListener`` before another one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ FIRST = 5
 """The step of a label that is looked at, counted from 0: those before may compile, or choose algorithms."""
 MOST = 4
 """Labels whose steps are looked at."""
+WAYS = 2
+"""In which each is."""
 TRIES = 20
 """How often another step is tried, where somebody is tracing."""
 
 
 class LookingOn:
     """Hears of steps before the other does; looks at the one of each label that is number ``first``, or soon
-    after it. The program's steps go on, whatever fails here."""
+    after it, and once more after that. The program's steps go on, whatever fails here."""
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class LookingOn:
         self._folder, self._steps, self._looker = folder, steps, looker
         self._warn, self._first = warn, first
         self._begun: Counter[str] = Counter()
+        self._looks: dict[str, int] = {}
         self._done: set[str] = set()
         self._looking: Onlooker | None = None
         self._label = ""
@@ -92,19 +95,26 @@ class LookingOn:
         if self._begun[label] <= self._first or looker is None:
             return
         with suppress(TracerBusy):
-            if looker.look(self._folder / f"look-{len(self._done)}"):
+            begins = (looker.look, looker.taste)[self._looks.setdefault(label, 0)]
+            if begins(self._folder / f"look-{list(self._looks).index(label)}"):
                 self._looking, self._label = looker, label
             else:
-                self._over = True
+                self._looked(label)
         if self._begun[label] > self._first + TRIES:
             self._done.add(label)
 
     def _end(self) -> None:
         looker, self._looking = self._looking, None
-        self._done.add(self._label)
-        self._over = len(self._done) >= MOST
+        self._looked(self._label)
         if looker is not None:
             looker.stop()
+
+    def _looked(self, label: str) -> None:
+        """It was, or there was nothing to look at; the next step is looked at in the other way."""
+        self._looks[label] += 1
+        if self._looks[label] == WAYS:
+            self._done.add(label)
+            self._over = len(self._done) >= MOST
 
     def _drop(self) -> None:
         looker, self._looking = self._looking, None
@@ -114,7 +124,7 @@ class LookingOn:
     def _safely(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - the program goes on, and nothing is known of its caches
+        except Exception as error:  # noqa: BLE001 - the program goes on, and nothing is known of its tensors
             self._over = True
             said = error.message if isinstance(error, JoulemapError) else f"{type(error).__name__}: {error}"
-            self._warn(f"What is in caches could not be looked at: {said}")
+            self._warn(f"Where tensors lie and what they hold could not be looked at: {said}")

@@ -69,13 +69,21 @@ class StepClock:
         with self._lock:
             if lane.taken is not begun:  # it had ended before it was
                 if not failed:
-                    lane.times.append((begun[0], self._now_ns()))
+                    lane.times.append((begun[0], self._now_ns(), begun[2]))
                 return
             self._error = _CUT_SHORT if failed else sys.exc_info()[1]
         try:
             self.end()
         finally:
             lane.taken = None
+
+    def adopt(self) -> None:
+        """The step of this thread that is open in it is one like all others."""
+        self._take_over()
+        with self._lock:
+            self._lane.open = self._lane.taken = None
+            if self._owner == get_ident():
+                self._error = sys.exc_info()[1]
 
     def _take_over(self) -> None:
         """A step that is open in the lane is ours in full from now on: something comes of it."""
@@ -93,7 +101,7 @@ class StepClock:
                 return
             self._settle()
             self._depth, self._start_ns = 1, max(begun[0], self._border_ns)
-            self._label, self._compiled, self._error = lane.label, False, None
+            self._label, self._compiled, self._error = begun[2], False, None
             self._owner = begun[1]
 
     def begin(self, label: str) -> None:
@@ -187,7 +195,7 @@ class StepClock:
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
-        return bool(self._owner == get_ident() and self._depth) or self._lane.is_here()
+        return bool(self._owner == get_ident() and self._depth) or self._lane.here() is not None
 
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
@@ -259,9 +267,9 @@ class StepClock:
 
     def _noted_in_lane(self) -> list[tuple[int, int, str]]:
         """Those that have ended."""
-        times, label = self._lane.times[:], self._lane.label
+        times = self._lane.times[:]
         del self._lane.times[: len(times)]
-        return [(start_ns, end_ns, label) for start_ns, end_ns in times]
+        return times
 
     def _apart(self, steps: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
         """None begins before the last one has ended, nor lies in the one that is open: in the lane one may

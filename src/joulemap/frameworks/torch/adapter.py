@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from joulemap.frameworks.hooked import HookedAdapter
+from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.beginning import Beginning
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.hooks import (
@@ -17,6 +19,7 @@ from joulemap.frameworks.torch.hooks import (
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.provenance import Provenance
 from joulemap.frameworks.torch.steps import StepFinder
+from joulemap.frameworks.torch.values import Taster
 from joulemap.frameworks.watch import Watch
 
 
@@ -33,6 +36,8 @@ class TorchAdapter(HookedAdapter):
         self._finder = StepFinder(watch, self._settle)
         self._calls = Calls(watch, self._finder)
         self._provenance = Provenance(watch, folder, self._calls.is_open)
+        self._tasting: tuple[Taster, Path] | None = None
+        self._compiles = False
         super().__init__(watch)
 
     @property
@@ -50,9 +55,32 @@ class TorchAdapter(HookedAdapter):
         nothing to look at. ``TracerBusy`` where one is open."""
         return self._profiler is not None and self._profiler.look(folder)
 
+    def taste(self, folder: Path) -> bool:
+        """Look what tensors hold, until it is stopped. False where compiled code runs, which would be
+        compiled anew for it, or a CUDA graph is captured."""
+        if self._profiler is None or self._compiles or gpus.captures():
+            return False
+        self._profiler.refuse_if_busy()
+        taster = Taster("cuda" if gpus.in_use() else "cpu", partial(self._watch.failed, Taster))
+        taster.begin()
+        self._tasting = taster, folder
+        return True
+
+    def stop(self) -> None:
+        """End a session, or a look, its files complete."""
+        if self._tasting is None:
+            super().stop()
+            return
+        (taster, folder), self._tasting = self._tasting, None
+        taster.end()
+        taster.write(folder)
+
     def drop(self) -> None:
-        """End a session without its files."""
-        if self._profiler is not None:
+        """End either without its files."""
+        if self._tasting is not None:
+            self._tasting[0].end()
+            self._tasting = None
+        elif self._profiler is not None:
             self._profiler.drop()
 
     def _hook(self, module: str) -> None:
@@ -67,7 +95,7 @@ class TorchAdapter(HookedAdapter):
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":
-            attempt(hook_compiler, self._watch, self._patches)
+            attempt(hook_compiler, self._watch, self._patches, self._compiled)
         elif module == "torch._inductor.compile_fx":
             attempt(self._provenance.hook, self._patches)
 
@@ -77,6 +105,10 @@ class TorchAdapter(HookedAdapter):
 
     def _write(self) -> None:
         self._provenance.write()
+
+    def _compiled(self) -> None:
+        self._compiles = True
+        self._watch.steps.compiled()
 
     def _settle(self) -> None:
         if self._profiler is not None:

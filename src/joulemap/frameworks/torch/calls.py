@@ -97,7 +97,7 @@ class Calls:
 
     def is_open(self) -> bool:
         """Whether this thread is inside a module's call."""
-        return self._thread.inside or self._finder.quick.is_here()
+        return self._thread.inside or self._finder.quick.inside == get_ident()
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The function that torch calls for every module, and ours with it."""
@@ -136,8 +136,9 @@ class Calls:
         return called
 
     def _noting(self) -> dict[str, Any]:
-        """What the function needs to note steps of inference itself; nothing where nobody reads that."""
+        """What the function needs to note steps itself; nothing where nobody reads that."""
         from torch import is_grad_enabled
+        from torch._C import _current_graph_task_id as differentiates
         from torch._C._autograd import _profiler_enabled as profiled
 
         keeper, quick, attempt = self._watch.steps, self._finder.quick, aside(self._watch)
@@ -148,6 +149,8 @@ class Calls:
         def ends_in_full(begun: Begun, failed: bool) -> None:
             attempt(keeper.lane_ends, begun, failed)
 
+        quick.ends_in_full = unseen(ends_in_full)
+
         return {
             "now": quick.now_ns,
             "note": quick.times.append,
@@ -155,7 +158,8 @@ class Calls:
             "thread": get_ident,
             "grad": is_grad_enabled,
             "profiled": profiled,
-            "ends_in_full": unseen(ends_in_full),
+            "differentiates": differentiates,
+            "ends_in_full": quick.ends_in_full,
         }
 
     def _beginning(self) -> Begins:
@@ -165,7 +169,7 @@ class Calls:
         from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
-        finder, is_noted = self._finder, self._finder.quick.is_here
+        finder, quick = self._finder, self._finder.quick
         unseen(_Call.__new__)  # which is Python, too
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
@@ -178,7 +182,7 @@ class Calls:
                 thread.inside = True
                 self._hush()
                 return _NOTED_IN_TRAINING if learns else _NOTED
-            outermost = not (thread.inside or attempt(is_noted) or attempt(self._is_hidden))
+            outermost = not (thread.inside or quick.inside == get_ident() or attempt(self._is_hidden))
             if outermost:
                 attempt(self._outermost_begins, module)
                 thread.inside = True

@@ -19,14 +19,15 @@ from joulemap.frameworks.torch.quick import Quick
 
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
 _KNOWS_BOTH = f"_quick = {'joulemap: quick'!r}"
-_PARTS = ("now", "note", "identity", "thread", "grad", "profiled", "ends_in_full")
+_PARTS = ("now", "note", "identity", "thread", "grad", "profiled", "differentiates", "ends_in_full")
 _NOTES_ITS_END = """
 _quick.open = None
+_quick.inside = 0
 _quick.function.__code__ = _quick.heard
 if _quick.taken is _open:
     _ends_in_full(_open, False)
 else:
-    _note((_began, _now()))
+    _note((_began, _now(), _open[2]))
 """
 _QUICKLY = f"""
 {chr(10).join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)}
@@ -37,19 +38,32 @@ if (
     and _identity(self) == _quick.module
     and _me == _quick.thread
     and _quick.open is None
-    and not _grad()
+    and _grad() is _quick.learns
+    and not (_quick.learns and (not self.training or _differentiates() != -1))
     and not _profiled()
     and not _quick.captures()
 ):
-    _open = (_began, _me)
+    _open = (_began, _me, _quick.label)
+    if _quick.learns:
+        try:
+            _quick.function.__code__ = _quick.own
+            _quick.inside = _me
+            _quick.open = _open
+            BODY
+            return
+        finally:
+            _quick.function.__code__ = _quick.heard
+            _quick.inside = 0
     try:
         _quick.function.__code__ = _quick.own
+        _quick.inside = _me
         _quick.open = _open
         BODY_THAT_NOTES_ITS_END
         {indent(_NOTES_ITS_END, " " * 8).strip()}
         return
     except BaseException:
         _quick.function.__code__ = _quick.heard
+        _quick.inside = 0
         _quick.open = None
         if _quick.taken is _open:
             _ends_in_full(_open, True)

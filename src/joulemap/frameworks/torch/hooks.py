@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -57,13 +58,37 @@ class OptimizerSteps:
         """Listen."""
         from torch.optim import optimizer as optimizers
 
-        attempt = aside(watch)
+        attempt, quick = aside(watch), self._finder.quick
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            attempt(self._begins, optimizer, args[1:], kwargs)
+            begun = quick.open
+            if (
+                begun is not None
+                and quick.optimizer() is optimizer
+                and quick.module
+                and begun[1] == get_ident()
+                and len(args) == 1
+                and not kwargs
+            ):
+                quick.stepping = begun, id(optimizer)
+            else:
+                attempt(self._begins, optimizer, args[1:], kwargs)
 
         def after(optimizer: Any, *_: Any) -> None:
-            attempt(self._ends, optimizer)
+            begun, stepping = quick.open, quick.stepping
+            if (
+                stepping is None
+                or stepping[0] is not begun
+                or stepping[1] != id(optimizer)
+                or begun[1] != get_ident()
+            ):
+                attempt(self._ends, optimizer)
+                return
+            quick.open = quick.stepping = None
+            if quick.taken is begun:
+                quick.ends_in_full(begun, False)
+            else:
+                quick.times.append((begun[0], quick.now_ns(), begun[2]))
 
         for function in (before, after):
             unseen(function)
@@ -72,6 +97,7 @@ class OptimizerSteps:
         removals.add(optimizers.register_optimizer_step_post_hook(after).remove)
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._catch_up()
         usual = not (self._thread.open or args or kwargs or self._calls.tracing)
         if usual and self._finder.is_as_noted(optimizer):
             self._thread.begun += 1
@@ -89,6 +115,13 @@ class OptimizerSteps:
             opened.__enter__()
         self._thread.open.append((id(optimizer), opened))
 
+    def _catch_up(self) -> None:
+        """A step that was only noted has begun in this thread, and another one does in it, or it failed."""
+        stepping = self._finder.quick.stepping
+        if stepping is not None and stepping[0][1] == get_ident():
+            self._finder.quick.stepping = None
+            self._thread.open.append((stepping[1], _AS_NOTED))
+
     def _ends(self, optimizer: Any) -> None:
         inner = None
         while self._thread.open and inner != id(optimizer):
@@ -105,17 +138,17 @@ class OptimizerSteps:
         """A ``GradScaler`` that finds no finite gradients does without the optimizer: the step has ended."""
         from torch.amp.grad_scaler import GradScaler
 
-        original, attempt, thread = GradScaler.step, aside(watch), self._thread
+        original, attempt, quick, thread = GradScaler.step, aside(watch), self._finder.quick, self._thread
 
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = thread.begun
+            begun = thread.begun, quick.here()
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
             except BaseException as error:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
-            if thread.begun == begun:
+            if (thread.begun, quick.here()) == begun:
                 attempt(self._skipped, optimizer)
             return result
 
@@ -173,7 +206,7 @@ def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:
     patches.put(_BaseDataLoaderIter, "__next__", following)
 
 
-def hook_compiler(watch: Watch, patches: Patches) -> None:
+def hook_compiler(watch: Watch, patches: Patches, compiled: Callable[[], None]) -> None:
     """Every compilation: a step with one in it is no example of others. Not by a callback of the compiler,
     since its reset throws these away."""
     from torch._dynamo.callback import callback_handler
@@ -181,7 +214,7 @@ def hook_compiler(watch: Watch, patches: Patches) -> None:
     original, attempt = callback_handler.run_start_callbacks, aside(watch)
 
     def compiles(*args: Any, **kwargs: Any) -> Any:
-        attempt(watch.steps.compiled)
+        attempt(compiled)
         return original(*args, **kwargs)
 
     patches.put(callback_handler, "run_start_callbacks", unseen(compiles))

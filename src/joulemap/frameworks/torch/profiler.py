@@ -55,7 +55,7 @@ class Profiler:
         """Open a session. What a GPU has still to do from before is waited for: it is no part of it."""
         with self._lock:
             self.waited_s = 0.0
-            self._refuse_if_busy()
+            self.refuse_if_busy()
             of_step = self._watch.steps.is_open()  # or of a slice of time
             if not of_step and gpus.to_come():
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
@@ -75,7 +75,7 @@ class Profiler:
             self._cached = _cached()
             if not all(self._cached):
                 return False
-            self._refuse_if_busy()
+            self.refuse_if_busy()
             before = torch.empty(1, device="cpu")
             self._open(folder, record_shapes=True, profile_memory=True)
             self._looks = True
@@ -83,7 +83,8 @@ class Profiler:
                 del before
             return True
 
-    def _refuse_if_busy(self) -> None:
+    def refuse_if_busy(self) -> None:
+        """``TracerBusy`` where a session is open, whoever's it is."""
         import torch
 
         if self._session is not None or self._theirs or torch.autograd._profiler_enabled():

@@ -1,4 +1,4 @@
-"""Steps of inference like the last one, noted by the function that calls modules itself."""
+"""Steps like the last one, noted by the functions of torch's that they pass."""
 
 from __future__ import annotations
 
@@ -7,37 +7,59 @@ from threading import get_ident
 from types import CodeType, FunctionType
 from typing import Any
 
-from joulemap.frameworks.adapter import Lane
+from joulemap.frameworks.adapter import Begun, Lane
 
 
 class Quick(Lane):
     """A lane, and all that is asked before a step is noted in it: in one place, and without a line of Python
     that is not in the function itself, since the processor's caches have nothing of ours when it comes.
 
-    ``module`` is the ``id`` of the one whose calls are like the last one, 0 where there is none. While a step
-    is open, the ``function`` has torch's ``own`` code, else the one in which it is ``heard``. To change that
-    is no call, in which a signal's handler might raise: it is changed back whatever happens."""
+    ``module`` is the ``id`` of the one whose calls are like the last one, 0 where there is none. A step of
+    inference is one call; where it ``learns``, one of training begins with it, and the next step of the same
+    ``optimizer`` ends it. ``inside`` is the thread that is in such a call. Meanwhile the ``function`` has
+    torch's ``own`` code, else the one in which it is ``heard``. To change that is no call, in which a
+    signal's handler might raise: it is changed back whatever happens."""
 
-    __slots__ = ("captures", "function", "heard", "module", "own")
+    __slots__ = (
+        "captures",
+        "ends_in_full",
+        "function",
+        "heard",
+        "inside",
+        "learns",
+        "module",
+        "optimizer",
+        "own",
+        "stepping",
+    )
+    ends_in_full: Callable[[Begun, bool], None]
     function: Any
     heard: CodeType
     own: CodeType
 
     def __init__(self, label: str) -> None:
         super().__init__(label)
-        self.module = 0
+        self.module = self.inside = 0
+        self.learns = False
+        self.optimizer: Callable[[], Any] = bool
+        self.stepping: tuple[Begun, int] | None = None
         self.captures: Callable[[], Any] = bool
 
     def replaces(self, function: FunctionType, own: CodeType) -> None:
         """The function, as it is heard, and torch's own code."""
         self.function, self.heard, self.own = function, function.__code__, own
 
-    def expect(self, module: Any) -> None:
-        """The next call of this module, by this thread, is like the one that has begun."""
+    def expect(self, module: Any, label: str, optimizer: Callable[[], Any] | None = None) -> None:
+        """The next call of this module, by this thread, is like the last one; with a weak reference to the
+        ``optimizer``, that of a step of training."""
+        if label != self.label:
+            self.until_ns = 0  # something may come of the first one
+        self.label, self.learns, self.optimizer = label, optimizer is not None, optimizer or bool
         self.module, self.thread = id(module), get_ident()
 
     def let_go(self) -> None:
         """Nothing is noted any more."""
         self.module = self.until_ns = 0
+        self.stepping = None
         if hasattr(self, "own"):
             self.heard = self.own

@@ -6,7 +6,7 @@ import json
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from joulemap.errors import InputError
 from joulemap.frameworks import kineto_names
-from joulemap.frameworks.imported import ImportedTrace, Signature
+from joulemap.frameworks.imported import Held, ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
 from joulemap.frameworks.nesting import Forest
@@ -27,6 +27,7 @@ from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
+from joulemap.frameworks.torch.values import Values, read_values, values_of
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
@@ -67,20 +68,22 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
         signatures.update(_generated(trace.events, codes))
         if progress is not None:
             progress((number + 1) / len(sessions))
-    cold = read_cold(folder)
+    cold, values = read_cold(folder), read_values(folder)
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name="", device="CPU", start_ns=none, end_ns=none, lane="")
     whole = EventTrace.joined(events or [empty])
+    known = tuple(
+        _signature(name, op, phase, said, calls, cold)
+        for (name, op, phase, said), calls in sorted(signatures.items())
+    )
     return ImportedTrace(
         events=whole,
         steps=Steps.from_columns(start_ns=none, end_ns=none),
         program=Program.of(_operations(whole), phases, phases),
         framework="torch",
         notes=notes,
-        signatures=tuple(
-            _signature(name, op, phase, said, calls, cold)
-            for (name, op, phase, said), calls in sorted(signatures.items())
-        ),
+        signatures=known,
+        values=_held(known, values) if values else (),
         flags=next((session.said["flags"] for session in reversed(sessions) if "flags" in session.said), {}),
     )
 
@@ -207,6 +210,13 @@ def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold
     shapes, strides, types, scalars = _unpacked(said, phase)
     there = cold.get((op, tensors_of(shapes, types)), "") if cold else ""
     return Signature(name, op, phase, shapes, strides, types, scalars, calls, there)
+
+
+def _held(signatures: Iterable[Signature], values: Values) -> tuple[Held, ...]:
+    """What operations were given, once for each kind of call."""
+    called = sorted({(one.op, one.shapes, one.strides, one.types) for one in signatures})
+    found = ((call, values_of(values, call[0], tensors_of(call[1], call[3]))) for call in called)
+    return tuple(Held(*call, pieces) for call, pieces in found if any(pieces))
 
 
 def _unpacked(signature: str, phase: str) -> tuple[str, str, str, str]:

@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -108,11 +109,12 @@ def replays(
     chosen: list[str] = []
     clocks_mhz: dict[str, float] = {}
     covered = plan["known"]
+    values: Mapping[str, Sequence[bytes]] = plan["values"]
     for key, share in plan["shares"]:
         enough = covered >= plan["enough"] and share < plan["worth"]
         if enough or (chosen and clock_s() - begin_s > plan["first_s"] - plan["seconds"]):
             break
-        said = _replay(key, device, plan["seconds"])
+        said = _replay(key, device, plan["seconds"], values.get(key, ()))
         yield said
         if "skipped" not in said:
             chosen.append(key)
@@ -121,14 +123,14 @@ def replays(
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
-    yield from _eased(clocks_mhz, device, plan["seconds"], plan["eased_s"])
+    yield from _eased(clocks_mhz, device, plan["seconds"], plan["eased_s"], values)
     until_s = begin_s + plan["budget_s"] - plan["idle_s"]
     for _ in range(1, max(plan["passes"], AGAIN)):
         if not chosen or clock_s() > until_s:
             return
         for key in chosen:
             if clock_s() <= until_s:
-                yield _replay(key, device, plan["seconds"])
+                yield _replay(key, device, plan["seconds"], values.get(key, ()))
         yield _idle(plan["idle_s"])
 
 
@@ -151,11 +153,11 @@ def _idle(seconds: float) -> dict[str, Any]:
     return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
 
 
-def _replay(key: str, device: Any, seconds: float) -> dict[str, Any]:
+def _replay(key: str, device: Any, seconds: float, held: Sequence[bytes]) -> dict[str, Any]:
     """One pass over an operation, or why there is none."""
     begin_ns = time.time_ns()
     try:
-        said = executed([Replayer(Call.of(key), device)], seconds, device)
+        said = executed([Replayer(Call.of(key), device, held)], seconds, device)
         return {"key": key, **said, "executions": said["executions"][0]}
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
@@ -170,7 +172,11 @@ def _free_mhz(device: Any) -> float:
 
 
 def _eased(
-    clocks_mhz: Mapping[str, float], device: Any, seconds: float, within_s: float
+    clocks_mhz: Mapping[str, float],
+    device: Any,
+    seconds: float,
+    within_s: float,
+    values: Mapping[str, Sequence[bytes]],
 ) -> Iterator[dict[str, Any]]:
     """Operations that lower clocks, as they come, with waits in between; at least one, where there is any."""
     highest_mhz = max([*clocks_mhz.values(), _free_mhz(device)])
@@ -179,7 +185,7 @@ def _eased(
     for key in limited:
         try:
             wait = Wait(device)
-            both: list[Turn] = [Replayer(Call.of(key), device, TURN_S), wait]
+            both: list[Turn] = [Replayer(Call.of(key), device, values.get(key, ()), TURN_S), wait]
             yield {"eased": key, **executed(both, max(seconds, EASED_S), device), "wait_s": wait.took_s}
         except Exception:  # noqa: BLE001, S112 - there was memory for it, but others use it by now
             continue
@@ -191,9 +197,22 @@ def main(plan: str, result: str) -> None:
     """Replay a plan; every line of the result is there as soon as it is known. Inductor must not compile in
     processes of its own meanwhile, which would draw power."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    asked = json.loads(Path(plan).read_text())
+    asked["values"] = _held(asked["values"], Path(asked["held"]).read_bytes())
     with Path(result).open("w") as file:
-        for line in replays(json.loads(Path(plan).read_text())):
+        for line in replays(asked):
             print(json.dumps(line), file=file, flush=True)
+
+
+def _held(sizes: Sequence[tuple[str, Sequence[int]]], whole: bytes) -> dict[str, list[bytes]]:
+    """What operands are to hold, by the key of the operation: it lies one after the other."""
+    found: dict[str, list[bytes]] = {}
+    begin = 0
+    for key, each in sizes:
+        ends = list(accumulate(each, initial=begin))
+        found[key] = [whole[start:end] for start, end in pairwise(ends)]
+        begin = ends[-1]
+    return found
 
 
 if __name__ == "__main__":

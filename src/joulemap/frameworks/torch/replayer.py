@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.launched import PREFIX, launcher
 from joulemap.frameworks.torch.rebuild import Call, rebuilt
 from joulemap.frameworks.torch.rotation import copies, with_warm
+from joulemap.frameworks.torch.values import fill_in
 
 WARM_UP_S = 0.1
 MAKING_S = 0.5
@@ -59,12 +60,12 @@ class Wait:
 class Replayer:
     """One operation, ready to be executed so many times."""
 
-    def __init__(self, call: Call, device: Any, graph_s: float = GRAPH_S) -> None:
+    def __init__(self, call: Call, device: Any, held: Sequence[bytes] = (), graph_s: float = GRAPH_S) -> None:
         import torch
 
         self._device = device
         self._cuda = device.type == "cuda"
-        self.copies = self._made(call)
+        self.copies = self._made(call, held)
         self._graph: Any = None
         self.in_one = 1
         with torch.no_grad():
@@ -73,11 +74,11 @@ class Replayer:
         if self._cuda and each_s < NO_GRAPH_S:
             self._capture(in_a_graph(each_s, len(self.copies), graph_s))
 
-    def _made(self, call: Call) -> list[Callable[[], Any]]:
+    def _made(self, call: Call, held: Sequence[bytes]) -> list[Callable[[], Any]]:
         """The operation with as many operands as it takes to leave the cache, within bounds; those that a
-        program has there stay there."""
+        program has there stay there. They hold what the program's do, as far as that was seen."""
         generated = call.op.startswith(PREFIX)
-        made = launcher(call) if generated else partial(rebuilt, call, self._device)
+        made = launcher(call) if generated else partial(_filled, call, self._device, held)
         until_s = time.monotonic() + MAKING_S
         found = [made()]
         for _ in range(copies(found[0], self._device, call.cold) - 1):
@@ -131,6 +132,12 @@ class Replayer:
             if took_s >= seconds:
                 return each_s
             count = max(2 * count, round(seconds / max(each_s, 1e-9)) + 1)
+
+
+def _filled(call: Call, device: Any, held: Sequence[bytes]) -> Callable[[], Any]:
+    made = rebuilt(call, device)
+    fill_in(made, held)
+    return made
 
 
 def _wait(device: Any) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from joulemap.frameworks.adapter import LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
@@ -72,7 +73,7 @@ class StepFinder:
 
     def call_begins(self, learns: bool, module: Any) -> None:
         """An outermost module is called; ``learns`` says that a backward pass may follow."""
-        thread = self._thread
+        thread = self._here()
         self._called = weakref.ref(module)
         if thread.waits:
             self._wait_no_more()
@@ -100,7 +101,7 @@ class StepFinder:
         """The step that has begun with its call may be followed by others like it."""
         self.alike, self.learns = id(module), False
         self.notes = partial(self._watch.steps.noted, INFERENCE)
-        self.quick.expect(module)
+        self.quick.expect(module, INFERENCE)
 
     def expect_nothing(self) -> None:
         """What comes next may be anything."""
@@ -110,6 +111,8 @@ class StepFinder:
         """The same of the step that has ended with this optimizer's."""
         module, self._optimizer, self._noted = self._called(), self._optimizers[key][0], self._label(key)
         self.alike, self.learns, self.notes = id(module) * (module is not None), True, self._notes_training
+        if module is not None and self._thread.fed_by is None:  # else that is still to be learned from
+            self.quick.expect(module, self._noted, self._optimizer)
 
     def _notes_training(self) -> bool:
         """A call begins a step of training like the one before it; False where that is not so sure."""
@@ -150,7 +153,7 @@ class StepFinder:
 
     def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
-        thread = self._thread
+        thread = self._here()
         key = self._key(optimizer)
         self.expect_nothing()
         if thread.state != _NONE:
@@ -164,7 +167,7 @@ class StepFinder:
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """It has ended, and with it the step of training, unless another optimizer is known to follow."""
-        thread = self._thread
+        thread = self._here()
         key = self._key(optimizer)
         if thread.calls > self._most_calls or self._never_ends:
             self._most_calls, self._never_ends = max(4 * thread.calls, self._most_calls), False
@@ -182,7 +185,7 @@ class StepFinder:
 
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
-        thread = self._thread
+        thread = self._here()
         if self._notes_loading(iterator, dataset):
             return
         self.expect_nothing()
@@ -212,6 +215,14 @@ class StepFinder:
         """The optimizer that was to follow does not."""
         self._not_last.discard(self._thread.last)
         self._close(self._label(self._thread.last))
+
+    def _here(self) -> _Thread:
+        """What this thread is in. A step of training that was only noted is one like all others from here."""
+        thread, begun, steps = self._thread, self.quick.here(), self._watch.steps
+        if begun is not None and begun[2] != INFERENCE and isinstance(steps, LaneKeeper):
+            steps.adopt()
+            thread.state, thread.calls = TRAIN, 1
+        return thread
 
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
