@@ -21,8 +21,17 @@ from joulemap.recorder.journal import Journal, read_journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.steps import StepClock
 
+_ITS_OWN = ("_watch", "_settle", "_aside", "quick", "alike", "notes")
+"""What a finder of steps in PyTorch does not know from the one before it."""
+
 
 def _tell_torch(before: Any, after: Any, _: float) -> None:
+    """Of modules and optimizers, too: else the first steps would be the first of all, each time."""
+    for name, known in vars(before._finder).items():
+        if name not in _ITS_OWN:
+            setattr(after._finder, name, known)
+    after._finder.quick.label = before._finder.quick.label
+    after._calls.names, after._calls._learns = before._calls.names, before._calls._learns
     after._profiler._sessions = before._profiler._sessions
 
 

@@ -126,6 +126,13 @@ def test_how_energy_goes_with_clocks_is_told_by_operations_with_waits_in_between
     assert both.per_w == pytest.approx((found.response.per_w + 2.9e-3 + found.response.per_w) / 2, rel=0.2)
 
 
+@pytest.mark.parametrize(("part", "known"), [(1.0, 1), (0.9, 1), (0.6, 0)])
+def test_what_takes_less_at_higher_clocks_was_not_metered_well(part: float, known: int) -> None:
+    world, _ = calibrated(1540.0, [1980.0])
+    world.energy_j[-10:] = [part * joules for joules in world.energy_j[-10:]]
+    assert sum(cost.eased_mhz > 0 for cost in world.understood().costs.values()) == known
+
+
 @given(clock_mhz=some.floats(1500, 1980))
 def test_what_was_seen_at_two_clocks_follows_no_law_of_others(clock_mhz: float) -> None:
     """An operation whose energy rises twice as steeply as the law has it, which another one tells."""

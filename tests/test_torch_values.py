@@ -78,6 +78,14 @@ def test_pieces_of_large_tensors_are_kept_and_results_are_the_same(tmp_path: Pat
     assert torch.equal(held(values, "threshold_backward")[1][:count], plain[0].flatten()[:count])
 
 
+def test_calls_that_are_alike_are_looked_at_now_and_then(tmp_path: Path) -> None:
+    with looked_at() as taster:
+        for number in range(20):
+            torch.full((512, 1024), float(number)) * 2
+    [pieces] = held(seen(taster, tmp_path), "mul")
+    assert pieces.view(-1, PIECES * PIECE // 4)[:, 0].tolist() == [0, 1, 3, 7, 15]
+
+
 def test_what_is_cast_is_what_a_copy_writes(tmp_path: Path) -> None:
     x = torch.randn(600, 1024)
     with looked_at() as taster:
@@ -96,6 +104,15 @@ def test_of_a_list_the_largest_is_looked_at(tmp_path: Path) -> None:
     with looked_at() as taster:
         torch._foreach_add_(some, 1.0)
     assert [one is not None for one in held(seen(taster, tmp_path), "_foreach_add_")] == [False, True, False]
+
+
+def test_what_is_no_memory_is_not_looked_at(tmp_path: Path) -> None:
+    x = torch.randn(600, 1024)
+    with looked_at() as taster:
+        torch.vmap(lambda row: row * 2)(x)
+        x.relu().to_sparse() * 3
+    [relu] = held(seen(taster, tmp_path), "relu")
+    assert len(relu) == PIECES * PIECE // 4
 
 
 def test_no_more_is_kept_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

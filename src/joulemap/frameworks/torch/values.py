@@ -4,13 +4,14 @@ What an operation draws depends on the bits that change from one value to the ne
 numbers that came from bfloat16 takes 13 % less than one of any others of the same type, a backward pass of
 layer normalisation 10 %, and random values of any distribution are not what a program has. So in one step
 every operation passes a mode of the dispatcher, which keeps a few pieces of each large tensor that it is
-given, the first time that it is called like that. The program gets the results that it would have got.
+given, of some of the calls that are alike. The program gets the results that it would have got.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,15 @@ from joulemap.frameworks.torch.repeating import operands
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"
-PIECES, PIECE = 4, 16 * 1024
+PIECES, PIECE = 4, 4 * 1024
 """Of each tensor, from all over it, and the bytes of one."""
+LOOKS = 7
+"""At the 1st, 2nd, 4th, 8th, … of all calls that are alike, so many of them: layers are not alike in that."""
 LEAST = 1024 * 1024
 """What has fewer bytes draws little, and is not looked at."""
 MOST = 64 * 1024 * 1024
 """Of all tensors together."""
+_TIMES = {1 << number for number in range(LOOKS)}
 COPY = "copy_"
 _COPIES = ("_to_copy", "clone")
 """Which call that inside, where no mode sees it: what they return is what is written."""
@@ -42,7 +46,8 @@ class Taster:
 
     def __init__(self, device: str, failed: Callable[[Exception], object]) -> None:
         self._device, self._failed = device, failed
-        self._kept: dict[tuple[str, Operands], list[Any]] = {}
+        self._calls: Counter[tuple[str, Operands]] = Counter()
+        self._kept: dict[tuple[str, Operands], list[list[Any]]] = {}
         self._size = 0
         self._mode: Any = None
 
@@ -86,8 +91,8 @@ class Taster:
         folder.mkdir(parents=True, exist_ok=True)
         index = []
         with (folder / BYTES).open("wb") as file:
-            for (name, given), pieces in self._kept.items():
-                held = [b"" if one is None else _bytes(one) for one in pieces]
+            for (name, given), looks in self._kept.items():
+                held = [b"".join(map(_bytes, pieces)) for pieces in zip(*looks, strict=True)]
                 if any(held):
                     file.writelines(held)
                     index.append((name, given, [len(one) for one in held]))
@@ -98,8 +103,10 @@ class Taster:
             return
         try:
             key = name, operands(values)
-            if key not in self._kept:
-                self._kept[key] = pieces = [self._pieces(one) for one in _largest(values)]
+            self._calls[key] += 1
+            if self._calls[key] in _TIMES:
+                pieces = [self._pieces(one) for one in _largest(values)]
+                self._kept.setdefault(key, []).append(pieces)
                 self._size += sum(PIECES * PIECE for one in pieces if one is not None)
         except Exception as error:  # noqa: BLE001 - the program goes on
             self._size = MOST
@@ -109,7 +116,7 @@ class Taster:
         """Some of a tensor's memory, in one piece; None of what is not looked at."""
         import torch
 
-        if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        if tensor is None or not _is_plain(tensor):
             return None
         size, whole = PIECE // tensor.element_size(), reach(tensor.shape, tensor.stride())
         small = whole * tensor.element_size() < LEAST
@@ -117,6 +124,14 @@ class Taster:
             return None
         lies = tensor.detach().as_strided((whole,), (1,))
         return torch.cat([lies[part * whole // PIECES :][:size] for part in range(PIECES)])
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it is memory and nothing else: not of a class of its own, sparse, or inside of a transform."""
+    import torch
+
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _largest(values: Sequence[Any]) -> list[Any]:
@@ -133,6 +148,8 @@ def _largest(values: Sequence[Any]) -> list[Any]:
 
 
 def _bytes(tensor: Any) -> bytes:
+    if tensor is None:
+        return b""
     here = tensor.cpu().contiguous()
     return ctypes.string_at(here.data_ptr(), here.numel() * here.element_size())
 
@@ -169,7 +186,7 @@ def fill_in(call: Any, held: Sequence[bytes]) -> None:
         tensors = counted(tensors_in(value))
         pieces, left = left[: len(tensors)], left[len(tensors) :]
         if isinstance(value, (list, tuple)) and any(pieces):
-            [(seen, piece)] = [pair for pair in zip(tensors, pieces, strict=True) if pair[1]]
+            seen, piece = max(zip(tensors, pieces, strict=True), key=lambda one: len(one[1]))
             pieces = [piece * (one.dtype == seen.dtype) for one in tensors]
         for tensor, piece in zip(tensors, pieces, strict=False):
             if piece:
