@@ -7,30 +7,24 @@ differ. Sums of one tensor, over and over, tell how much that is: what a megabyt
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from joulemap.calibration.cost import Cost, Replay, costs
+from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.frameworks.torch.rebuild import Call
-from joulemap.frameworks.torch.replay import executed
 from joulemap.frameworks.torch.replayer import Replayer
-from joulemap.recorder.budget import Plan
-from joulemap.recorder.run import run
-from joulemap.recording import Recording
 from joulemap.units import fmt
+from studies.accuracy import alone
 from studies.page import markdown
 
 SIZES = (1024, 2048, 4096, 8192)
 """Rows and columns: 2 to 128 MB in bfloat16."""
 SUMMED = (4, 8, 16, 24, 28, 32, 36, 40, 48, 56, 64, 96, 128)
 """MiB of the tensors that are summed."""
-PASSES, SECONDS = 1, 0.8
+PASSES = 1
 TURNS, SAME = "turns", "same"
 
 
@@ -50,21 +44,15 @@ def sums() -> Iterator[tuple[int, Operation]]:
         yield size, Operation("aten::sum", shapes, strides, '["c10::BFloat16"]', "")
 
 
-def replay(result: Path, device: str) -> None:
+def replay(device: str) -> Iterator[dict[str, Any]]:
     """Every operation both ways, all others in between; then the sums."""
-    both = [(how, operation) for _, _, operation in calls() for how in (TURNS, SAME)]
-    with result.open("w") as file:
-        for how, operation in [*both * PASSES, *((SAME, operation) for _, operation in sums())]:
-            print(json.dumps(_replayed(how, operation, device)), file=file, flush=True)
-
-
-def _replayed(how: str, operation: Operation, device: str) -> dict[str, Any]:
     import torch
 
-    kind = Same if how == SAME else Replayer
-    replayer = kind(Call.of(operation.key), torch.device(device))
-    said = executed([replayer], SECONDS, torch.device(device))
-    return {"key": f"{how} {operation.key}", **said, "executions": said["executions"][0]}
+    both = [(how, operation) for _, _, operation in calls() for how in (TURNS, SAME)]
+    for how, operation in [*both * PASSES, *((SAME, operation) for _, operation in sums())]:
+        kind = Same if how == SAME else Replayer
+        replayer = kind(Call.of(operation.key), torch.device(device))
+        yield alone.replayed(f"{how} {operation.key}", replayer, device)
 
 
 class Same(Replayer):
@@ -72,20 +60,6 @@ class Same(Replayer):
 
     def _made(self, call: Call, held: Sequence[bytes]) -> list[Callable[[], Any]]:
         return super()._made(call, held)[:1]
-
-
-def measured(device: str) -> dict[str, Cost]:
-    """The costs, from a program of its own that is metered and not traced."""
-    with tempfile.TemporaryDirectory() as scratch:
-        result, path = Path(scratch) / "result.jsonl", Path(scratch) / "r.joulemap"
-        program = ["-m", "studies.accuracy.rotation", "--device", device, "--into", str(result)]
-        ran = run(program, path, Plan(overhead=0.0), output_to_errors=True)
-        if ran.problem is not None:
-            raise ran.problem
-        lines = [json.loads(line) for line in result.read_text().splitlines()]
-        kind = "GPU" if device == "cuda" else "CPU"
-        power = next(one for one in Recording.open(path).power() if one.domain.device.startswith(kind))
-        return costs([Replay(**line) for line in lines], power)
 
 
 def rows(found: dict[str, Cost]) -> list[list[str]]:
@@ -112,14 +86,11 @@ def rows_of_sums(found: dict[str, Cost]) -> list[list[str]]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = alone.asked(main.__doc__)
     if asked.into is not None:
-        replay(asked.into, asked.device)
+        alone.write(replay(asked.device), asked.into)
         return
-    found = measured(asked.device)
+    found = alone.measured("studies.accuracy.rotation", asked.device)
     head = ("operation", "operands and result", "time", "energy")
     sys.stdout.write(markdown(head, rows(found)) + "\n")
     sys.stdout.write(markdown(("summed", "time of a MiB", "energy of a MiB"), rows_of_sums(found)))

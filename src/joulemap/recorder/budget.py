@@ -26,9 +26,9 @@ SESSION_S = 0.1
 APART = 0.05
 """Sessions lie at least this share of the time so far apart, so that a run of hours has not thousands."""
 HOOKS_S, MONITOR = 1e-4, 0.001
-"""What hooks take of a step, as ``benchmarks/hooks.py`` finds it in programs (150 µs of training on the host
-of an H200, a few of inference); and the monitor of the time: half a percent of a core, which the program
-feels where all cores are busy. Neither is measured as it goes."""
+"""What hooks take of a step, with what they displace in the processor's caches: ``benchmarks/hooks.py`` finds
+48 µs in training on the host of an H200, and a few in inference. And the monitor of the time: half a percent
+of a core, which the program feels where all cores are busy. Neither is measured as it goes."""
 FOR_SESSIONS = 0.25
 """What is left to sessions of the budget at least, however short the steps are."""
 FOR_SLICES = 0.5
