@@ -226,13 +226,32 @@ def test_a_step_of_training_like_the_last_one_is_noted_by_the_functions_themselv
         assert written() == [("train", 0)] * 6 + [("inference", 0), ("train", 0)]
 
 
+def test_a_step_that_begins_with_a_batch_is_noted_by_the_functions_themselves() -> None:
+    with recording(StepClock) as (program, written):
+        training, lengths = Training(), []
+        lane = program.adapter._finder.quick
+        for _ in range(7):
+            next(training.batches)
+            training.trains(training.second, training.other)
+            lengths.append(len(lane.times))
+        assert lengths == [0, 0, 0, 1, 2, 3, 4]
+        next(training.batches)
+        assert program.clock.is_open()
+        training.batches = None  # type: ignore[assignment]
+        assert not program.clock.is_open()  # it came to nothing
+        assert written() == [("train", 0)] * 7
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(WAYS_TO_TRAIN), st.integers(1, 4)), max_size=6))
+@given(
+    st.sampled_from(["trains", "trains the other", "loads and trains", "loads and trains the other"]),
+    st.lists(st.tuples(st.sampled_from(WAYS_TO_TRAIN), st.integers(1, 4)), max_size=6),
+)
 def test_steps_of_training_in_a_lane_are_those_that_would_have_been_found(
-    runs: list[tuple[str, int]],
+    usual: str, runs: list[tuple[str, int]]
 ) -> None:
     actions = [action for action, times in runs for _ in range(times)]
-    whole = ["trains", "trains", *actions, "trains", "trains", "trains"]
+    whole = [*[usual] * 5, *actions, *[usual] * 3]
     assert trained(whole, StepClock) == trained(whole, Silent)
 
 

@@ -132,6 +132,11 @@ class Training:
             "has a closure": self.with_a_closure,
             "loads": lambda: next(self.batches),
             "loads and trains": lambda: (next(self.batches), self.trains()),
+            "loads and trains the other": lambda: (
+                next(self.batches),
+                self.trains(self.second, self.other),
+            ),
+            "loads and steps": lambda: (next(self.batches), self.second.step()),
             "loads others and trains": lambda: (next(self.others), self.trains()),
             "loads and infers": lambda: (next(self.batches), self.infers()),
             "loads in a thread": self.loads_in_a_thread,

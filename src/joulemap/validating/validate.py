@@ -14,7 +14,7 @@ from joulemap.calibration.book import Book
 from joulemap.calibration.recorded import CALIBRATION, Calibrated, calibrated, own_power
 from joulemap.errors import InputError, JoulemapError
 from joulemap.recorder.budget import Plan
-from joulemap.recorder.look import FIRST
+from joulemap.recorder.look import FIRST, WAYS
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
@@ -69,7 +69,7 @@ def experiment(
     with tempfile.TemporaryDirectory() as folder:
         referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
-        first = min(FIRST, warm_up - 1) if warm_up else None
+        first = max(min(FIRST, warm_up - WAYS), 0) if warm_up else None
         try:
             ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=first)
         finally:

@@ -34,21 +34,25 @@ _QUICKLY = f"""
 _began = _now()
 _me = _thread()
 if (
-    _began < _quick.until_ns
-    and _identity(self) == _quick.module
+    _identity(self) == _quick.module
     and _me == _quick.thread
-    and _quick.open is None
+    and (
+        _began < _quick.until_ns
+        if _quick.open is None
+        else _quick.pending and _quick.open[1] == _me
+    )
     and _grad() is _quick.learns
     and not (_quick.learns and (not self.training or _differentiates() != -1))
     and not _profiled()
     and not _quick.captures()
 ):
-    _open = (_began, _me, _quick.label)
+    _open = _quick.open or (_began, _me, _quick.label)
     if _quick.learns:
         try:
             _quick.function.__code__ = _quick.own
             _quick.inside = _me
             _quick.open = _open
+            _quick.pending = None
             BODY
             return
         finally:

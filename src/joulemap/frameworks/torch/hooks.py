@@ -64,6 +64,7 @@ class OptimizerSteps:
             begun = quick.open
             if (
                 begun is not None
+                and quick.pending is None
                 and quick.optimizer() is optimizer
                 and quick.module
                 and begun[1] == get_ident()
@@ -187,19 +188,25 @@ def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:
     """Every batch that a data loader gives."""
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    original, attempt = _BaseDataLoaderIter.__next__, aside(watch)
+    original, attempt, quick = _BaseDataLoaderIter.__next__, aside(watch), finder.quick
 
     @functools.wraps(original)
     def following(self_: Any) -> Any:
-        attempt(finder.loading_begins, self_, self_._dataset)
+        if quick.fed[0]() is self_ and quick.open is None and quick.module and quick.learns:
+            now_ns, me = quick.now_ns(), get_ident()
+            noted = now_ns < quick.until_ns and me == quick.thread
+        else:
+            noted = False
+        if noted:
+            quick.pending, quick.open = quick.fed, (now_ns, me, quick.label)
+        else:
+            attempt(finder.loading_begins, self_, self_._dataset)
         try:
-            batch = original(self_)
+            return original(self_)
         except BaseException as error:
             attempt(finder.loading_ends, isinstance(error, StopIteration))
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
-        attempt(finder.loading_ends, False)
-        return batch
 
     unseen(following)
     instead(following, original)

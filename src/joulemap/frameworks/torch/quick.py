@@ -9,20 +9,25 @@ from typing import Any
 
 from joulemap.frameworks.adapter import Begun, Lane
 
+Fed = tuple[Callable[[], Any], int | None]
+"""A weak reference to what loads batches, and the ``id`` of the data."""
+
 
 class Quick(Lane):
     """A lane, and all that is asked before a step is noted in it: in one place, and without a line of Python
     that is not in the function itself, since the processor's caches have nothing of ours when it comes.
 
     ``module`` is the ``id`` of the one whose calls are like the last one, 0 where there is none. A step of
-    inference is one call; where it ``learns``, one of training begins with it, and the next step of the same
-    ``optimizer`` ends it. ``inside`` is the thread that is in such a call. Meanwhile the ``function`` has
-    torch's ``own`` code, else the one in which it is ``heard``. To change that is no call, in which a
-    signal's handler might raise: it is changed back whatever happens."""
+    inference is one call; where it ``learns``, one of training begins with it, or with the next batch of what
+    it was ``fed`` by, which is ``pending`` until the call then. The next step of the same ``optimizer`` ends
+    it. ``inside`` is the thread that is in such a call. Meanwhile the ``function`` has torch's ``own`` code,
+    else the one in which it is ``heard``. To change that is no call, in which a signal's handler might raise:
+    it is changed back whatever happens."""
 
     __slots__ = (
         "captures",
         "ends_in_full",
+        "fed",
         "function",
         "heard",
         "inside",
@@ -30,6 +35,7 @@ class Quick(Lane):
         "module",
         "optimizer",
         "own",
+        "pending",
         "stepping",
     )
     ends_in_full: Callable[[Begun, bool], None]
@@ -42,6 +48,8 @@ class Quick(Lane):
         self.module = self.inside = 0
         self.learns = False
         self.optimizer: Callable[[], Any] = bool
+        self.fed: Fed = bool, None
+        self.pending: Fed | None = None
         self.stepping: tuple[Begun, int] | None = None
         self.captures: Callable[[], Any] = bool
 
@@ -49,17 +57,24 @@ class Quick(Lane):
         """The function, as it is heard, and torch's own code."""
         self.function, self.heard, self.own = function, function.__code__, own
 
-    def expect(self, module: Any, label: str, optimizer: Callable[[], Any] | None = None) -> None:
+    def expect(
+        self,
+        module: Any,
+        label: str,
+        optimizer: Callable[[], Any] | None = None,
+        fed: Fed = (bool, None),
+    ) -> None:
         """The next call of this module, by this thread, is like the last one; with a weak reference to the
-        ``optimizer``, that of a step of training."""
+        ``optimizer``, that of a step of training, and what it was fed by."""
         if label != self.label:
             self.until_ns = 0  # something may come of the first one
         self.label, self.learns, self.optimizer = label, optimizer is not None, optimizer or bool
+        self.fed = fed
         self.module, self.thread = id(module), get_ident()
 
     def let_go(self) -> None:
         """Nothing is noted any more."""
         self.module = self.until_ns = 0
-        self.stepping = None
+        self.stepping = self.pending = None
         if hasattr(self, "own"):
             self.heard = self.own

@@ -39,7 +39,7 @@ class _Thread(threading.local):
         self.state = _NONE
         self.calls = 0
         self.fed_by: int | None = None
-        self.loader: weakref.ref[Any] | None = None
+        self.loader: Callable[[], Any] | None = None
         self.last: int | None = None
         self.waits = False
 
@@ -59,6 +59,7 @@ class StepFinder:
         self._optimizer: Callable[[], Any] = _nobody
         self._noted = TRAIN
         self._fed_by: int | None = None
+        self._fed_from: Callable[[], Any] = _nobody
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -86,6 +87,7 @@ class StepFinder:
             else:
                 return
         kind = TRAIN if learns and not self._never_ends else INFERENCE
+        self._fed_from = thread.loader or _nobody
         self._open(kind)
         self._fed_by = thread.fed_by
         if thread.fed_by is not None:
@@ -112,7 +114,9 @@ class StepFinder:
         module, self._optimizer, self._noted = self._called(), self._optimizers[key][0], self._label(key)
         self.alike, self.learns, self.notes = id(module) * (module is not None), True, self._notes_training
         if module is not None and self._thread.fed_by is None:  # else that is still to be learned from
-            self.quick.expect(module, self._noted, self._optimizer)
+            feeds = self._fed_by is not None and self._feeds.get(self._fed_by) == self._noted
+            fed = self._fed_from if feeds else _nobody, self._fed_by
+            self.quick.expect(module, self._noted, self._optimizer, fed)
 
     def _notes_training(self) -> bool:
         """A call begins a step of training like the one before it; False where that is not so sure."""
@@ -201,15 +205,20 @@ class StepFinder:
             self._watch.steps.begin(expected)
 
     def loading_ends(self, exhausted: bool) -> None:
-        """It has given one, or has no more."""
+        """It has no more, or has failed."""
         if exhausted:
-            if self._thread.state == _PENDING:
+            thread = self._here()
+            if thread.state == _PENDING:
                 self._cancel(forget=False)
-            self._thread.fed_by = None
+            thread.fed_by = None
 
-    def _loader_is_gone(self, _: Any) -> None:
-        if self._thread.state == _PENDING:
-            self._aside(self._cancel)
+    def _loader_is_gone(self, loader: weakref.ref[Any]) -> None:
+        self._aside(self._cancel_what_it_began, loader)
+
+    def _cancel_what_it_began(self, loader: weakref.ref[Any]) -> None:
+        thread = self._here()
+        if thread.state == _PENDING and thread.loader is loader:
+            self._cancel()
 
     def _wait_no_more(self) -> None:
         """The optimizer that was to follow does not."""
@@ -221,7 +230,11 @@ class StepFinder:
         thread, begun, steps = self._thread, self.quick.here(), self._watch.steps
         if begun is not None and begun[2] != INFERENCE and isinstance(steps, LaneKeeper):
             steps.adopt()
-            thread.state, thread.calls = TRAIN, 1
+            if self.quick.pending is not None:
+                thread.state, (thread.loader, thread.fed_by) = _PENDING, self.quick.pending
+                self.quick.pending = None
+            else:
+                thread.state, thread.calls = TRAIN, 1
         return thread
 
     def _open(self, kind: str) -> None:
