@@ -205,6 +205,10 @@ def test_steps_in_a_lane_are_those_that_would_have_been_found(runs: list[tuple[s
     assert heard_in(actions, StepClock) == heard_in(actions, Silent)
 
 
+USUAL = ("trains", "trains the other", "trains the other with no closure")
+USUAL += ("loads and trains", "loads and trains the other")
+
+
 def trained(actions: list[str], kind: type[StepClock]) -> tuple[object, ...]:
     training = Training()
     with recording(kind) as (program, written):
@@ -221,9 +225,12 @@ def test_a_step_of_training_like_the_last_one_is_noted_by_the_functions_themselv
             program.trains()
             lengths.append(len(lane.times))
         assert lengths == [0, 0, 0, 1, 2, 3]
+        program.one(program.x).sum().backward()
+        program.optimizer.step(None)
+        assert len(lane.times) == 4
         program.infers()
         program.trains()
-        assert written() == [("train", 0)] * 6 + [("inference", 0), ("train", 0)]
+        assert written() == [("train", 0)] * 7 + [("inference", 0), ("train", 0)]
 
 
 def test_a_step_that_begins_with_a_batch_is_noted_by_the_functions_themselves() -> None:
@@ -244,7 +251,7 @@ def test_a_step_that_begins_with_a_batch_is_noted_by_the_functions_themselves() 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(["trains", "trains the other", "loads and trains", "loads and trains the other"]),
+    st.sampled_from(USUAL),
     st.lists(st.tuples(st.sampled_from(WAYS_TO_TRAIN), st.integers(1, 4)), max_size=6),
 )
 def test_steps_of_training_in_a_lane_are_those_that_would_have_been_found(

@@ -119,6 +119,10 @@ class Training:
         return {
             "trains": self.trains,
             "trains the other": lambda: self.trains(self.second, self.other),
+            "trains the other with no closure": lambda: (
+                self.other(self.x).sum().backward(),
+                self.second.step(None),
+            ),
             "has the other optimizer step": lambda: self.trains(self.second),
             "is wrapped": lambda: self.trains(self.wrapping, self.other),
             "accumulates": self.accumulates,

@@ -31,6 +31,8 @@ class Removals:
             self._remove.pop()()
 
 
+_NO_CLOSURE = (None,)
+"""What Accelerate gives an optimizer's step, and therefore Hugging Face's trainer does."""
 _AS_NOTED = object()
 """In the place of the range of an optimizer's step of which nothing was said."""
 
@@ -68,7 +70,7 @@ class OptimizerSteps:
                 and quick.optimizer() is optimizer
                 and quick.module
                 and begun[1] == get_ident()
-                and len(args) == 1
+                and (len(args) == 1 or args[1:] == _NO_CLOSURE)
                 and not kwargs
             ):
                 quick.stepping = begun, id(optimizer)
@@ -99,7 +101,7 @@ class OptimizerSteps:
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._catch_up()
-        usual = not (self._thread.open or args or kwargs or self._calls.tracing)
+        usual = args in ((), _NO_CLOSURE) and not (self._thread.open or kwargs or self._calls.tracing)
         if usual and self._finder.is_as_noted(optimizer):
             self._thread.begun += 1
             self._thread.open.append((id(optimizer), _AS_NOTED))
