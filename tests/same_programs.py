@@ -62,13 +62,11 @@ class Home:
     said_once: str = r"(?!)"
     """Lines that a process says once, to whoever is first to use what they are about."""
 
-    def check(self, case: Case, folder: Path, by: str = "") -> None:
-        """Run it both ways and compare; ``by`` a script of ours that is given the recording's path, or by
-        ``joulemap run``."""
+    def check(self, case: Case, folder: Path) -> None:
+        """Run it both ways and compare."""
         recording = folder / "r.joulemap"
         program = [str(self._path(case)), *case.arguments]
         ours = ["-m", "joulemap", "run", "--quiet", "--overwrite", *case.options, "-o", str(recording)]
-        ours = [str(TESTS / by), str(recording)] if by else ours
         plain = self._unaborted(program, folder / "plain", case)
         recorded = self._unaborted([*ours, *program], folder / "recorded", case)
         assert plain.code == case.code, plain.errors
@@ -76,8 +74,7 @@ class Home:
         assert recorded.out == plain.out
         assert recorded.errors == plain.errors
         assert recorded.files == plain.files
-        if not by:
-            _check(joulemap.load(recording), case)
+        _check(joulemap.load(recording), case)
 
     def _path(self, case: Case) -> Path:
         return next(path for at in (self.folder, EXAMPLES) if (path := at / case.script).exists())

@@ -17,7 +17,7 @@ from joulemap.calibrating import Candidates, _shelf, calibrate
 from joulemap.calibration.book import Book, Calibration
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import WORTH
-from joulemap.calibration.recorded import CALIBRATION, values
+from joulemap.calibration.recorded import CALIBRATION
 from joulemap.errors import InputError
 from joulemap.recording.info import save_info
 from joulemap.replaying import Replays
@@ -30,12 +30,12 @@ PROGRAM = """
 import torch
 torch.set_float32_matmul_precision("high")
 torch.backends.cuda.enable_flash_sdp(False)
-model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 512))
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(60):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model(torch.rand(256, 512)).float()
+        loss = model(torch.rand(256, 256)).float()
     loss.square().mean().backward()
     optimizer.step()
 print("done")
@@ -73,8 +73,6 @@ def test_a_program_is_calibrated_when_it_has_run(
     chosen = recording.info.extra["flags"]
     assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
     assert chosen["autocast"] == {"cpu": "bfloat16"}
-    held = values(recording, [one for one in Candidates.of(recording).seconds if one.op == "addmm"])
-    assert [list(map(bool, pieces)) for pieces in held.values()] == [[False, False, True]] * 2  # weights
     [known] = Book(folder / "joulemap").all_of(recording.info.host["machine"]).values()
     assert len(known.costs) >= 1
     assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in known.costs.values())

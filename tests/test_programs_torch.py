@@ -28,9 +28,6 @@ TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--b
 TINY_LLM = ("--prompt", "16", "--tokens", "8", "--batch", "2", "--rounds", "2")
 TINY_CNN = ("--steps", "10", "--width", "4", "--blocks", "1", "--batch", "8")
 
-LOOKED_AT = ("accumulation", "amp", "functional_calls", "own_autograd", "recompute", "sparse", "threads")
-"""Where what looks at operations might be in the way of others."""
-
 CASES = [
     Case("accumulation.py", ("train", "train 2"), ("0", "optimizer/SGD", "optimizer/LBFGS")),
     Case("amp.py", ("train", "inference"), ("0", "1", "optimizer/AdamW")),
@@ -97,12 +94,6 @@ def skip_what_cannot_run(case: Case) -> None:
 def test_a_program_runs_the_same_and_is_known(case: Case, tmp_path: Path) -> None:
     skip_what_cannot_run(case)
     HOME.check(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [one for one in CASES if one.name in LOOKED_AT], ids=lambda case: case.name)
-def test_a_program_whose_steps_are_looked_at_runs_the_same(case: Case, tmp_path: Path) -> None:
-    HOME.check(case, tmp_path, by="look_at.py")
-    assert list(tmp_path.glob("r.joulemap/raw/**/values.json"))
 
 
 def test_every_program_is_run() -> None:

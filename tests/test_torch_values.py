@@ -12,20 +12,22 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._python_dispatch import _get_current_dispatch_mode as current_mode  # noqa: E402
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel  # noqa: E402
 
 from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.adapter import TracerBusy  # noqa: E402
+from joulemap.frameworks.torch import profiler  # noqa: E402
 from joulemap.frameworks.torch import values as tasted  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
+from joulemap.frameworks.torch.repeating import KEY  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
-from joulemap.frameworks.torch.values import PIECE, PIECES, Taster, Values, read_values, values_of  # noqa: E402
+from joulemap.frameworks.torch.values import PIECE, PIECES, Taster, Values, held_by, read_values  # noqa: E402
 from joulemap.replaying import Replays  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
+from tests.torch_oddities import ODDITIES, is_same  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -35,9 +37,9 @@ def fails(error: Exception) -> None:
 
 
 @contextmanager
-def looked_at(failed: Callable[[Exception], object] = fails) -> Iterator[Taster]:
-    taster = Taster("cpu", failed)
-    taster.begin()
+def looked_at(*ops: str, failed: Callable[[Exception], object] = fails) -> Iterator[Taster]:
+    taster = Taster("cpu", torch.autograd._profiler_enabled, failed)
+    taster.begin(f"aten::{op}" for op in ops)
     try:
         yield taster
     finally:
@@ -65,7 +67,7 @@ def test_pieces_of_large_tensors_are_kept_and_results_are_the_same(tmp_path: Pat
         return [y.detach(), model.weight.grad.clone()]
 
     plain = steps()
-    with looked_at() as taster:
+    with looked_at("addmm", "threshold_backward", "relu", "t") as taster:
         again = steps()
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
     values = seen(taster, tmp_path)
@@ -79,45 +81,50 @@ def test_pieces_of_large_tensors_are_kept_and_results_are_the_same(tmp_path: Pat
 
 
 def test_calls_that_are_alike_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    with looked_at() as taster:
+    with looked_at("mul") as taster:
         for number in range(20):
             torch.full((512, 1024), float(number)) * 2
     [pieces] = held(seen(taster, tmp_path), "mul")
     assert pieces.view(-1, PIECES * PIECE // 4)[:, 0].tolist() == [0, 1, 3, 7, 15]
 
 
-def test_what_is_cast_is_what_a_copy_writes(tmp_path: Path) -> None:
+def test_what_is_cast_is_seen_where_it_is_read(tmp_path: Path) -> None:
     x = torch.randn(600, 1024)
-    with looked_at() as taster:
-        x.bfloat16().float()
+    with looked_at("copy_", "mul") as taster:
+        x.bfloat16().float() * 2
     values = seen(taster, tmp_path)
-    [(wide, narrow)] = [
-        one for (op, given), one in values.items() if op == "copy_" and given[0][1] == "float"
-    ]
+    [((_op, given), (wide,))] = values.items()  # what writes is not looked at
     low = torch.frombuffer(bytearray(wide), dtype=torch.int32) & 0xFFFF
     assert not low.any()
-    assert len(narrow) == PIECES * PIECE == len(wide)
+    narrow = (given[0][0], "c10::BFloat16")
+    values["other", given] = (b"",)
+    assert held_by(values, "add_", (given[0], narrow)) == (wide, b"")
 
 
 def test_of_a_list_the_largest_is_looked_at(tmp_path: Path) -> None:
     some = [torch.ones(3), torch.full((1024, 600), 2.0), torch.ones(1024, 512)]
-    with looked_at() as taster:
-        torch._foreach_add_(some, 1.0)
-    assert [one is not None for one in held(seen(taster, tmp_path), "_foreach_add_")] == [False, True, False]
+    with looked_at("_foreach_add") as taster:
+        torch._foreach_add(some, 1.0)
+    assert [one is not None for one in held(seen(taster, tmp_path), "_foreach_add")] == [False, True, False]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_what_is_no_memory_is_not_looked_at(tmp_path: Path) -> None:
     x = torch.randn(600, 1024)
-    with looked_at() as taster:
-        torch.vmap(lambda row: row * 2)(x)
+    with looked_at("mul", "add", "relu") as taster:
         x.relu().to_sparse() * 3
-    [relu] = held(seen(taster, tmp_path), "relu")
-    assert len(relu) == PIECES * PIECE // 4
+        torch.func.jvp(lambda v: v + x, (x,), (x,))  # of which one tangent is zero, and nowhere
+        with torch.profiler.profile():
+            x * 2
+        x.unsqueeze(0).requires_grad_().expand(3, 600, 1024) * 2
+    values = seen(taster, tmp_path)
+    assert {op for op, _ in values} == {"relu", "add", "mul"}
+    assert len(held(values, "relu")[0]) == PIECES * PIECE // 4
 
 
 def test_no_more_is_kept_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasted, "MOST", 3 * PIECES * PIECE)
-    with looked_at() as taster:
+    with looked_at("mul") as taster:
         for size in range(10):
             torch.ones(512 + size, 1024) * 2
     assert len(seen(taster, tmp_path)) == 3
@@ -131,46 +138,46 @@ def test_what_fails_is_said_once_and_the_program_goes_on(
 
     said: list[Exception] = []
     monkeypatch.setattr(tasted, "operands", breaks)
-    with looked_at(said.append) as taster:
+    with looked_at("add", failed=said.append) as taster:
         assert (torch.ones(1024, 1024) + 1 + 1).sum() == 3 * 1024 * 1024
     assert [str(one) for one in said] == ["odd"]
     assert seen(taster, tmp_path) == {}
 
 
-class Theirs(TorchDispatchMode):  # type: ignore[misc]
-    """A mode of the program's own."""
+def test_nobody_else_notices(tmp_path: Path) -> None:
+    """Autograd takes other ways for some operations where there is a mode of the dispatcher."""
+    x = torch.randn(512, 1024)
+    x[0, 0] = 0
+    mask, value = x > 1, torch.tensor(2.0, requires_grad=True)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
+    def gradients() -> list[Any]:
+        one = x.clone().requires_grad_()
+        (one.prod(1).sum() + one.masked_fill(mask, value).square().sum()).backward()
+        return [one.grad, value.grad.clone()]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
-
-
-def test_modes_of_the_program_stay(tmp_path: Path) -> None:
-    outer, inner, x = Theirs(), Theirs(), torch.ones(1024, 1024)
-    with outer:
-        taster = Taster("cpu", fails)
-        taster.begin()
-        with inner:
-            x * 2
-            taster.end()
-            assert current_mode() is inner
-            x * 3
-        assert current_mode() is outer
-    assert current_mode() is None
-    assert inner.seen.count("aten::mul") == 2 == outer.seen.count("aten::mul")
-    assert len(held(seen(taster, tmp_path), "mul")) == 1
+    plain = gradients()
+    value.grad = None
+    with looked_at("mul", "prod", "masked_fill", "where", "sum", "cumprod", "pow", "div") as taster:
+        assert has_kernel("aten::mul.Tensor", KEY)
+        again = gradients()
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert not has_kernel("aten::mul.Tensor", KEY)
+    assert seen(taster, tmp_path)
 
 
-def test_another_operation_with_the_same_operands_tells_what_it_was_given() -> None:
-    given = (((2, 3), "float"),)
-    values: Values = {("outer", given): (b"1",)}
-    assert values_of(values, "inner", given) == (b"1",)
-    assert values_of(values, "inner", (((2, 4), "float"),)) == ()
-    assert values_of({("none", ()): (b"1",)}, "inner", ()) == ()
+@pytest.fixture(scope="module")
+def every_operation() -> list[str]:
+    names = torch._C._dispatch_get_all_op_names()
+    return sorted({name.split("::")[1].split(".")[0] for name in names if name.startswith("aten::")})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("odd", ODDITIES, ids=lambda odd: odd.__name__)
+def test_programs_that_meet_with_the_dispatcher(odd: Callable[[], Any], every_operation: list[str]) -> None:
+    plain = odd()
+    with looked_at(*every_operation):
+        again = odd()
+    assert is_same(plain, again)
 
 
 def key(op: str, shapes: str, strides: str, types: str, scalars: str = "[]") -> str:
@@ -204,28 +211,47 @@ def test_values_reach_the_program_that_replays(tmp_path: Path) -> None:
     assert _held(told["values"], Path(told["held"]).read_bytes()) == {"a": [b"12", b""], "b": [b"3"]}
 
 
+@pytest.fixture
+def a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "_cached", lambda: ("cpu", 1 << 20))
+
+
+@pytest.mark.usefixtures("a_cache")
 def test_a_step_is_looked_at_by_the_adapter(tmp_path: Path) -> None:
     model, x = torch.nn.Linear(512, 1024), torch.randn(600, 512)
     with attached(tmp_path) as (adapter, _):
         with session(adapter, tmp_path):
             with pytest.raises(TracerBusy):
-                adapter.taste(tmp_path / "values")
+                adapter.look(tmp_path / "values")
             model(x)
+        assert not adapter.taste(tmp_path / "values")  # nothing is known yet
+        assert adapter.look(tmp_path / "values")
+        model(x)
+        adapter.stop()
         assert adapter.taste(tmp_path / "values")
         model(x)
         adapter.stop()
         assert adapter.taste(tmp_path / "dropped")
         model(x)
         adapter.drop()
-        assert current_mode() is None
+        assert not has_kernel("aten::addmm", KEY)
+        assert adapter.taste(tmp_path / "left")
+    assert not has_kernel("aten::addmm", KEY)
     [found] = [one for one in read_raw(tmp_path).values if one.op == "addmm"]
     assert [bool(one) for one in found.pieces] == [False, True, True]
     assert not (tmp_path / "dropped").exists()
 
 
+@pytest.mark.usefixtures("a_cache")
 def test_compiled_programs_are_not_looked_at(tmp_path: Path) -> None:
-    """They would be compiled anew for it."""
-    double = torch.compile(lambda x: x * 2, backend="eager")
+    double, x = torch.compile(lambda x: x * 2, backend="eager"), torch.ones(1024, 1024)
     with attached(tmp_path) as (adapter, _):
-        double(torch.ones(3))
+        assert adapter.look(tmp_path / "values")
+        x * 2
+        adapter.stop()
+        assert adapter.taste(tmp_path / "values")
+        assert has_kernel("aten::mul.Tensor", KEY)
+        double(x)
+        assert not has_kernel("aten::mul.Tensor", KEY)
+        adapter.stop()
         assert not adapter.taste(tmp_path / "values")

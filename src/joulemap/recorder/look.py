@@ -49,8 +49,11 @@ class LookingOn:
 
     def begin(self, label: str) -> None:
         inside = self._steps.is_open()
+        if not inside and self._looking is not None and self._is_ours():
+            self._safely(self._drop)  # its step never ended
         self._steps.begin(label)
-        if not inside and not self._is_done(label) and self._is_ours():
+        here = not inside and self._steps.is_open()
+        if here and not self._is_done(label) and self._is_ours():
             self._safely(lambda: self._begin(label))
 
     def end(self) -> None:

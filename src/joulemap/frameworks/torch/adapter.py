@@ -56,14 +56,15 @@ class TorchAdapter(HookedAdapter):
         return self._profiler is not None and self._profiler.look(folder)
 
     def taste(self, folder: Path) -> bool:
-        """Look what tensors hold, until it is stopped. False where compiled code runs, which would be
-        compiled anew for it, or a CUDA graph is captured."""
-        if self._profiler is None or self._compiles or gpus.captures():
+        """Look what tensors hold, until it is stopped: those of the operations that a look has seen. False
+        where none has, or the program is compiled: compilers would meet with us."""
+        if self._profiler is None or self._compiles or not self._profiler.touching:
             return False
         self._profiler.refuse_if_busy()
-        taster = Taster("cuda" if gpus.in_use() else "cpu", partial(self._watch.failed, Taster))
-        taster.begin()
+        device = "cuda" if gpus.in_use() else "cpu"
+        taster = Taster(device, _is_watched, partial(self._watch.failed, Taster))
         self._tasting = taster, folder
+        taster.begin(self._profiler.touching)
         return True
 
     def stop(self) -> None:
@@ -75,13 +76,17 @@ class TorchAdapter(HookedAdapter):
         taster.end()
         taster.write(folder)
 
+    def detach(self) -> None:
+        """Take every hook out, and end what is open."""
+        self._watch.attempt(self._taste_no_more)
+        super().detach()
+
     def drop(self) -> None:
         """End either without its files."""
-        if self._tasting is not None:
-            self._tasting[0].end()
-            self._tasting = None
-        elif self._profiler is not None:
+        if self._tasting is None and self._profiler is not None:
             self._profiler.drop()
+        self._taste_no_more()
+        self._tasting = None
 
     def _hook(self, module: str) -> None:
         attempt = self._watch.attempt
@@ -108,13 +113,26 @@ class TorchAdapter(HookedAdapter):
 
     def _compiled(self) -> None:
         self._compiles = True
+        self._taste_no_more()
         self._watch.steps.compiled()
+
+    def _taste_no_more(self) -> None:
+        if self._tasting is not None:
+            self._tasting[0].end()
 
     def _settle(self) -> None:
         if self._profiler is not None:
             self._profiler.settle()
 
     def _leave_to_parent(self) -> None:
+        self._taste_no_more()
         self._calls.tracing, self._calls.flow = False, None
         self._calls.let_go()
         super()._leave_to_parent()
+
+
+def _is_watched() -> bool:
+    """Whether whatever runs now would be seen by somebody else: a profiler, or a CUDA graph."""
+    import torch
+
+    return bool(torch.autograd._profiler_enabled()) or gpus.captures()

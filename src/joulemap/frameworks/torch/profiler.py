@@ -42,6 +42,7 @@ class Profiler:
         self._on_gpu = self._looks = False
         self._cached = "", 0
         self.waited_s = 0.0
+        self.touching: set[str] = set()
         self._folder = Path()
         self._sessions: Counter[bool] = Counter()
         self._disable: Callable[[], Any] = profiler._disable_profiler
@@ -133,7 +134,7 @@ class Profiler:
             if self._looks:
                 with _uncollected():
                     tree = self._ended().experimental_event_tree()
-                    write_touches(tree, self._folder, *self._cached)
+                    self.touching = write_touches(tree, self._folder, *self._cached)
                 return
             flow, results = self._calls.flow, self._ended()
             classes, tree = self._calls.names.classes(), results.experimental_event_tree

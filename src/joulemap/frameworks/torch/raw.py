@@ -27,7 +27,7 @@ from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
-from joulemap.frameworks.torch.values import Values, read_values, values_of
+from joulemap.frameworks.torch.values import Values, held_by, read_values
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
@@ -215,7 +215,7 @@ def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold
 def _held(signatures: Iterable[Signature], values: Values) -> tuple[Held, ...]:
     """What operations were given, once for each kind of call."""
     called = sorted({(one.op, one.shapes, one.strides, one.types) for one in signatures})
-    found = ((call, values_of(values, call[0], tensors_of(call[1], call[3]))) for call in called)
+    found = ((call, held_by(values, call[0], tensors_of(call[1], call[3]))) for call in called)
     return tuple(Held(*call, pieces) for call, pieces in found if any(pieces))
 
 

@@ -22,8 +22,9 @@ Given = tuple[int, int, Sequence[int], str]
 no type in a list, of which the profiler's plain events tell none."""
 
 
-def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> None:
-    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes."""
+def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> set[str]:
+    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes; the operations
+    that touch any are returned."""
     operations, allocations = [], []
     for node in walk(roots):
         fields = node.extra_fields
@@ -37,6 +38,7 @@ def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) ->
     said = {"size": size, "operations": operations, "allocations": allocations}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(json.dumps(said, separators=(",", ":")))
+    return {name for name, *_ in operations}
 
 
 def _given(inputs: Sequence[Any], device: str, in_a_list: bool = False) -> Iterator[Given]:

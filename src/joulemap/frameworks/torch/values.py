@@ -3,8 +3,9 @@
 What an operation draws depends on the bits that change from one value to the next. On an H200 a square of
 numbers that came from bfloat16 takes 13 % less than one of any others of the same type, a backward pass of
 layer normalisation 10 %, and random values of any distribution are not what a program has. So in one step
-every operation passes a mode of the dispatcher, which keeps a few pieces of each large tensor that it is
-given, of some of the calls that are alike. The program gets the results that it would have got.
+kernels of ours stand in the dispatcher between autograd and the device, as where operations are repeated, and
+keep a few pieces of each large tensor that passes, of some of the calls that are alike. (A mode of the
+dispatcher would see the same, but while there is one, autograd takes other ways for some operations.)
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import ctypes
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.inputs import reach
-from joulemap.frameworks.torch.repeating import operands
+from joulemap.frameworks.torch.repeating import KEY, Refused, Thread, below, operands, overloads
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"
@@ -31,9 +34,6 @@ LEAST = 1024 * 1024
 MOST = 64 * 1024 * 1024
 """Of all tensors together."""
 _TIMES = {1 << number for number in range(LOOKS)}
-COPY = "copy_"
-_COPIES = ("_to_copy", "clone")
-"""Which call that inside, where no mode sees it: what they return is what is written."""
 
 Held = tuple[bytes, ...]
 """Pieces of each tensor that an operation is given, one after the other; none of those not looked at."""
@@ -42,49 +42,52 @@ Values = dict[tuple[str, Operands], Held]
 
 
 class Taster:
-    """Looks at one step, from ``begin`` to ``end``, on devices of one kind."""
+    """Looks at some operations on devices of one kind, from ``begin`` to ``end``; not where ``hidden``."""
 
-    def __init__(self, device: str, failed: Callable[[Exception], object]) -> None:
-        self._device, self._failed = device, failed
+    def __init__(
+        self, device: str, hidden: Callable[[], object], failed: Callable[[Exception], object]
+    ) -> None:
+        self._device, self._hidden, self._failed = device, hidden, failed
         self._calls: Counter[tuple[str, Operands]] = Counter()
         self._kept: dict[tuple[str, Operands], list[list[Any]]] = {}
         self._size = 0
-        self._mode: Any = None
+        self._thread = Thread()
+        self._libraries: list[Any] = []
 
-    def begin(self) -> None:
-        """From here on every operation of this thread, and of its backward passes, is looked at."""
-        from torch.utils._python_dispatch import TorchDispatchMode
+    def begin(self, ops: Iterable[str]) -> None:
+        """Take part in the dispatch of these operations, of those that write into nothing they are given."""
+        for op in sorted(ops):
+            with suppress(Refused):
+                for overload in overloads(op):
+                    self._stand_in(op.removeprefix("aten::"), overload)
 
-        look = self._look
+    def _stand_in(self, op: str, overload: Any) -> None:
+        import torch
 
-        class Looking(TorchDispatchMode):  # type: ignore[misc]
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                kwargs = kwargs or {}
-                name = func._schema.name.removeprefix("aten::")
-                if name not in _COPIES:
-                    look(name, (*args, *kwargs.values()))
-                    return func(*args, **kwargs)
-                result = func(*args, **kwargs)
-                look(COPY, (result, args[0]))
-                return result
+        space, _, name = overload.name().partition("::")
+        library = torch.library.Library(space, "IMPL")
+        self._libraries.append(library)
+        with suppress(RuntimeError, TypeError):  # an older torch does not hand out the keys
+            library.impl(name, self._kernel(op, overload), KEY, with_keyset=True)
 
-        self._mode = Looking()
-        self._mode.__enter__()
+    def _kernel(self, op: str, overload: Any) -> Callable[..., Any]:
+        ready, thread, look = below(overload), self._thread, self._look
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if not thread.inside:
+                thread.inside = True
+                try:
+                    look(op, (*args, *kwargs.values()))
+                finally:
+                    thread.inside = False
+            return ready(keys, args, kwargs)()
+
+        return kernel
 
     def end(self) -> None:
-        """Look no more; a mode that the program has entered since then stays."""
-        from torch.utils import _python_dispatch as modes
-
-        mode, self._mode = self._mode, None
-        if mode is None:
-            return
-        above = []
-        while modes._len_torch_dispatch_stack() and modes._get_current_dispatch_mode() is not mode:
-            above.append(modes._pop_mode())
-        if modes._len_torch_dispatch_stack():
-            mode.__exit__(None, None, None)
-        for one in reversed(above):
-            modes._push_mode(one)
+        """Leave the dispatcher as it was."""
+        while self._libraries:
+            self._libraries.pop()._destroy()
 
     def write(self, folder: Path) -> None:
         """Write what was seen."""
@@ -93,45 +96,49 @@ class Taster:
         with (folder / BYTES).open("wb") as file:
             for (name, given), looks in self._kept.items():
                 held = [b"".join(map(_bytes, pieces)) for pieces in zip(*looks, strict=True)]
-                if any(held):
-                    file.writelines(held)
-                    index.append((name, given, [len(one) for one in held]))
+                file.writelines(held)
+                index.append((name, given, [len(one) for one in held]))
         (folder / INDEX).write_text(json.dumps(index, separators=(",", ":")))
 
     def _look(self, name: str, values: Sequence[Any]) -> None:
-        if self._size >= MOST:
+        from torch._C import DisableTorchFunctionSubclass as Unheard
+
+        if self._size >= MOST or self._hidden():
             return
         try:
-            key = name, operands(values)
-            self._calls[key] += 1
-            if self._calls[key] in _TIMES:
-                pieces = [self._pieces(one) for one in _largest(values)]
-                self._kept.setdefault(key, []).append(pieces)
-                self._size += sum(PIECES * PIECE for one in pieces if one is not None)
+            with Unheard():  # of classes of the program's own
+                large = [one if self._is_large(one) else None for one in _largest(values)]
+                if any(one is not None for one in large):
+                    self._keep((name, operands(values)), large)
         except Exception as error:  # noqa: BLE001 - the program goes on
             self._size = MOST
             self._failed(error)
 
-    def _pieces(self, tensor: Any) -> Any:
-        """Some of a tensor's memory, in one piece; None of what is not looked at."""
+    def _keep(self, key: tuple[str, Operands], large: Sequence[Any]) -> None:
+        self._calls[key] += 1
+        if self._calls[key] in _TIMES:
+            self._kept.setdefault(key, []).append([None if one is None else _pieces(one) for one in large])
+            self._size += sum(PIECES * PIECE for one in large if one is not None)
+
+    def _is_large(self, tensor: Any) -> bool:
+        """Whether it is memory and nothing else, here, and much of it."""
         import torch
 
-        if tensor is None or not _is_plain(tensor):
-            return None
-        size, whole = PIECE // tensor.element_size(), reach(tensor.shape, tensor.stride())
-        small = whole * tensor.element_size() < LEAST
-        if small or not tensor.is_floating_point() or tensor.device.type != self._device:
-            return None
-        lies = tensor.detach().as_strided((whole,), (1,))
-        return torch.cat([lies[part * whole // PIECES :][:size] for part in range(PIECES)])
+        if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        if tensor.layout is not torch.strided or tensor._is_zerotensor() or tensor.is_neg():
+            return False
+        here = tensor.device.type == self._device and tensor.is_floating_point()
+        return here and reach(tensor.shape, tensor.stride()) * int(tensor.element_size()) >= LEAST
 
 
-def _is_plain(tensor: Any) -> bool:
-    """Whether it is memory and nothing else: not of a class of its own, sparse, or inside of a transform."""
+def _pieces(tensor: Any) -> Any:
+    """Some of a tensor's memory, from all over it, one after the other."""
     import torch
 
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    size, whole = PIECE // tensor.element_size(), reach(tensor.shape, tensor.stride())
+    lies = tensor.detach().as_strided((whole,), (1,))
+    return torch.cat([lies[part * whole // PIECES :][:size] for part in range(PIECES)])
 
 
 def _largest(values: Sequence[Any]) -> list[Any]:
@@ -173,10 +180,14 @@ def read_values(folder: Path) -> Values:
     return found
 
 
-def values_of(values: Values, op: str, given: Operands) -> Held:
-    """What an operation was given; where it is called by another, which alone was seen, what that was."""
-    alike = (held for (_, other), held in values.items() if other == given != ())
-    return values.get((op, given)) or next(alike, ())
+def held_by(values: Values, op: str, given: Operands) -> Held:
+    """What an operation was given; of one that was not looked at, what others hold in tensors like these."""
+    own = values.get((op, given))
+    if own is not None:
+        return own
+    every = chain.from_iterable(zip(other, held, strict=True) for (_, other), held in values.items())
+    alike = {one: pieces for one, pieces in every if pieces}
+    return tuple(alike.get(one, b"") if one[1] else b"" for one in given)
 
 
 def fill_in(call: Any, held: Sequence[bytes]) -> None:
@@ -189,7 +200,7 @@ def fill_in(call: Any, held: Sequence[bytes]) -> None:
             seen, piece = max(zip(tensors, pieces, strict=True), key=lambda one: len(one[1]))
             pieces = [piece * (one.dtype == seen.dtype) for one in tensors]
         for tensor, piece in zip(tensors, pieces, strict=False):
-            if piece:
+            if piece and tensor.is_floating_point():
                 _fill(tensor, piece)
 
 
