@@ -232,6 +232,20 @@ def children_of_this_process():
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
+def test_a_program_with_many_open_files_is_metered(start, feeder):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 2048:
+        pytest.skip("may not open that many")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    handles = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert start().stop().quality is not None
+    finally:
+        for handle in handles:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_short_recordings_leave_nothing_behind(feeder, sensors, tmp_path):
     many_short_recordings(12, feeder, sensors, tmp_path)
 

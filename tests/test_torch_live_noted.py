@@ -104,7 +104,7 @@ def test_a_hook_that_fails_is_noted_and_the_program_goes_on() -> None:
         adapter._watch.steps = Fails()
         for _ in range(3):
             program.infers()
-        assert adapter.problems == ["A hook into PyTorch failed (noted): OSError: no more room"]
+        assert adapter.problems == ["A hook into PyTorch failed (_notes_inference): OSError: no more room"]
         adapter._watch.problems.clear()
 
 

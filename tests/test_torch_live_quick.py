@@ -32,6 +32,9 @@ from tests.torch_training import Training
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 
+UNTRACED = Plan(overhead=0.0)
+
+
 class Silent(StepClock):
     """One that looks after no lane."""
 
@@ -141,14 +144,17 @@ class Program:
 
 
 @contextmanager
-def recording(kind: type[StepClock]) -> Iterator[tuple[Program, Callable[[], list[tuple[str, int]]]]]:
+def recording(
+    kind: type[StepClock], plan: Plan = UNTRACED
+) -> Iterator[tuple[Program, Callable[[], list[tuple[str, int]]]]]:
     """A program whose steps a real clock listens to; and the steps that it has written down."""
     with tempfile.TemporaryDirectory() as made:
         folder, now_ns = Path(made), epoch_clock_ns(0)
         journal = Journal(folder)
         sessions = Sessions(folder, journal, now_ns)
-        clock = kind(Plan(overhead=0.0), sessions, journal, now_ns)
+        clock = kind(plan, sessions, journal, now_ns)
         adapter = TorchAdapter(folder / "torch")
+        sessions.add(adapter)
         for module in adapter.watches:
             if module in sys.modules and module != INDUCTOR:
                 adapter.attach(module, clock)
@@ -165,6 +171,7 @@ def recording(kind: type[StepClock]) -> Iterator[tuple[Program, Callable[[], lis
             yield Program(clock, adapter), written
         finally:
             adapter.detach()
+            journal.close()
         assert adapter.problems == []
 
 
@@ -383,6 +390,58 @@ def test_a_program_that_runs_out_of_frames_has_steps_afterwards() -> None:
         for _ in range(10):
             model(program.x)
         assert program.clock.count == count + 10
+
+
+@pytest.mark.parametrize("kind", [StepClock, Silent])
+@pytest.mark.parametrize("around", [False, True])
+def test_a_step_that_is_tried_again_while_an_error_is_handled_is_one(
+    kind: type[StepClock], around: bool
+) -> None:
+    training = Training()
+
+    def tries_again() -> None:
+        training.one(training.x)
+        try:
+            raise MemoryError
+        except MemoryError:
+            training.one(training.x[:1]).sum().backward()
+        training.first.step()
+
+    def steps() -> None:
+        for _ in range(6):
+            training.trains()
+        tries_again()
+        training.trains()
+
+    with recording(kind) as (program, _):
+        if around:
+            try:
+                raise KeyError
+            except KeyError:
+                steps()
+        else:
+            steps()
+        assert program.clock.count == 8
+
+
+def test_a_thread_that_ends_in_the_middle_of_a_step_leaves_others_theirs() -> None:
+    training = Training()
+
+    def leaves() -> None:
+        for _ in range(6):
+            training.trains()
+        training.one(training.x)
+
+    with recording(StepClock) as (program, _):
+        lane = program.adapter._finder.quick
+        program.in_a_thread(leaves)
+        assert lane.open is not None
+        for _ in range(6):
+            program.clock._look_after_ns = 0  # which it does once a second
+            training.trains()
+        assert lane.open is None
+        assert lane.times
+        assert program.clock.count == 12
 
 
 class Late(Exception):

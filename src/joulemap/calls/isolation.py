@@ -7,11 +7,12 @@ The program only waits for an answer, which costs nothing and disturbs nothing; 
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from joulemap.pipes import is_readable
 
 ASK, ANSWER = "gate.ask", "gate.answer"
 """Pipes with names in the raw folder: questions go one way, answers the other."""
@@ -64,7 +65,7 @@ class Gate:
         with suppress(OSError):
             os.write(self._ask, question)
             while not said.endswith(b"\n"):
-                if not select.select([self._answer], (), (), self._patience_s)[0]:
+                if not is_readable(self._answer, self._patience_s):
                     break
                 some = os.read(self._answer, 64)
                 if not some:

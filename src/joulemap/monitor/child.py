@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import IO, Any
 from joulemap.devices import Domain
 from joulemap.errors import MeterError
 from joulemap.monitor.settings import EVERY_METER, Report, Settings
+from joulemap.pipes import is_readable
 
 READY_S, STOP_S = 60.0, 10.0
 """How long a monitor may take to start, and to stop."""
@@ -90,7 +90,7 @@ class MonitorHandle:
         until_s, handle = time.monotonic() + timeout_s, _fd(self._process.stdout)
         while b"\n" not in self._heard:
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not select.select([handle], (), (), left_s)[0]:
+            if left_s <= 0 or not is_readable(handle, left_s):
                 return {}
             some = os.read(handle, 1 << 16)
             if not some:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.adapter import Onlooker, StepListener, TracerBusy
+from joulemap.recorder.signals import held
 
 FIRST = 5
 """The step of a label that is looked at, counted from 0: those before may compile, or choose algorithms."""
@@ -125,9 +126,14 @@ class LookingOn:
             looker.drop()
 
     def _safely(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 - the program goes on, and nothing is known of its tensors
-            self._over = True
-            said = error.message if isinstance(error, JoulemapError) else f"{type(error).__name__}: {error}"
-            self._warn(f"Where tensors lie and what they hold could not be looked at: {said}")
+        with held():
+            try:
+                action()
+            except JoulemapError as error:
+                self._give_up(error.message)
+            except Exception as error:  # noqa: BLE001 - the program goes on, and nothing is known of its tensors
+                self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, why: str) -> None:
+        self._over = True
+        self._warn(f"Where tensors lie and what they hold could not be looked at: {why}")

@@ -19,6 +19,7 @@ from joulemap.frameworks.adapter import Begun, Lane
 from joulemap.recorder.budget import Budget, Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
+from joulemap.recorder.signals import held
 
 _CUT_SHORT = BaseException()
 SLICE = "slice"
@@ -126,6 +127,8 @@ class StepClock:
             if owner in sys._current_frames() or self._owner != owner:
                 return False
             self._owner, self._depth = None, 0
+            if self._lane.open is self._lane.taken:
+                self._lane.open = self._lane.taken = None
             self._settle()
             if not self._end_slice() and self._sessions.open:
                 self._end_session()
@@ -139,7 +142,7 @@ class StepClock:
         if self._depth > 0:
             return
         try:
-            now_ns, odd = self._now_ns(), self._compiled or sys.exc_info()[1] is not self._error
+            now_ns, odd = self._now_ns(), self._compiled or not self._is_whole()
             with self._lock:
                 self._end(now_ns, odd or self._label not in self._calm)
         finally:  # whatever a signal's handler raises meanwhile
@@ -157,10 +160,10 @@ class StepClock:
     def noted(self, label: str) -> bool:
         """Begin a step, where nothing can come of it; False where it has not begun."""
         self._take_over()
-        now_ns = self._now_ns()
-        if now_ns >= self._hurries_until_ns or label not in self._calm:
-            return False
         with self._lock:
+            now_ns = self._now_ns()
+            if now_ns >= self._hurries_until_ns or label not in self._calm:
+                return False
             if self._owner is not None or self._off:
                 return False
             self._owner, self._depth, self._lane.until_ns = get_ident(), 1, 0
@@ -174,7 +177,7 @@ class StepClock:
         now_ns = self._now_ns()
         if now_ns >= self._hurries_until_ns or following not in self._calm:
             return False
-        if self._owner != get_ident() or self._depth > 1 or sys.exc_info()[1] is not self._error:
+        if self._owner != get_ident() or self._depth > 1 or not self._is_whole():
             return False
         self._passed.append((self._start_ns, now_ns, label))
         self._start_ns = now_ns
@@ -247,9 +250,10 @@ class StepClock:
         if not self._sessions.open:
             steps = self.budget.steps_to_trace(label, self._count, self._start_ns / 1e9)
             if steps and self._sessions.possible:
-                self._to_trace = steps if self._sessions.start() else 0
-                self._waited_s += self.budget.waited(self._sessions.waited_s)
-                self._start_ns = self._now_ns()
+                with held():
+                    self._to_trace = steps if self._sessions.start() else 0
+                    self._waited_s += self.budget.waited(self._sessions.waited_s)
+                    self._start_ns = self._now_ns()
             elif not steps and self.budget.is_calm(label):
                 self._calm.add(label)
                 self._hurries_until_ns = self._start_ns + round(HURRY_S * 1e9)
@@ -284,7 +288,7 @@ class StepClock:
         end_ns = self._now_ns()
         self._end_slice()
         traced = self._sessions.open
-        whole = sys.exc_info()[1] is self._error  # else it was cut short: the data ended, or it failed
+        whole = self._is_whole()
         if whole:
             self._learn(self._label, self._start_ns, end_ns, traced=traced)
         self._border_ns = end_ns
@@ -293,6 +297,12 @@ class StepClock:
             self._labels += [self._label] * (whole and not self._compiled)
             if self._traced >= self._to_trace or self._compiled or not whole:
                 self._end_session()
+
+    def _is_whole(self) -> bool:
+        """Whether it is not cut short, by the end of the data or a failure: what is being handled was so when
+        it began, or around that when it was adopted."""
+        error = sys.exc_info()[1]
+        return error is None or error is self._error or error is getattr(self._error, "__context__", None)
 
     def _learn(self, label: str, start_ns: int, end_ns: int, *, traced: bool) -> None:
         seconds = (end_ns - start_ns) / 1e9
@@ -312,11 +322,12 @@ class StepClock:
         self._journal.put("step", [start_ns, end_ns, label, seen])
 
     def _end_session(self) -> None:
-        cost = self._sessions.stop(self._traced, self._slow_down_s)
-        cost.waited_s = self._waited_s
-        self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
-        self._labels, self._traced, self._to_trace = [], 0, 0
-        self._slow_down_s = self._waited_s = 0.0
+        with held():
+            cost = self._sessions.stop(self._traced, self._slow_down_s)
+            cost.waited_s = self._waited_s
+            self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
+            self._labels, self._traced, self._to_trace = [], 0, 0
+            self._slow_down_s = self._waited_s = 0.0
 
     def slice(self) -> None:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -29,13 +28,6 @@ from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
-
-
-class _Thread(threading.local):
-    """Whether this thread is inside a module's call, and the label of the innermost one."""
-
-    inside = False
-    label = ""
 
 
 class _Call(NamedTuple):
@@ -66,7 +58,7 @@ class Calls:
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
         self._learns = False
-        self._thread = _Thread()
+        self._thread = finder.quick.threads
         self._last_thread = 0  # which was the last one to ``_hush``
         self._hear: Callable[[], object] = partial(setattr, self, "_listens", True)
         self._hush: Callable[[], object] = partial(setattr, self, "_listens", False)
@@ -131,6 +123,7 @@ class Calls:
                 raise
             finally:
                 if call is not None:
+                    self._thread.inside = not call.outermost
                     ends(call, output)
 
         return called
@@ -166,56 +159,75 @@ class Calls:
         """What happens when a call begins."""
         from torch import is_grad_enabled
         from torch._C._autograd import _profiler_enabled as profiled
-        from torch._C._profiler import _RecordFunctionFast
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
-        finder, quick = self._finder, self._finder.quick
-        unseen(_Call.__new__)  # which is Python, too
+        finder, quick, in_session = self._finder, self._finder.quick, self._beginning_in_session()
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
                 return None
-            learns = finder.learns
-            alike = id(module) == finder.alike and get_ident() == self._last_thread
-            alike = alike and is_grad_enabled() == learns and not profiled()
-            if alike and not self._captures() and attempt(finder.notes):
-                thread.inside = True
-                self._hush()
-                return _NOTED_IN_TRAINING if learns else _NOTED
-            outermost = not (thread.inside or quick.inside == get_ident() or attempt(self._is_hidden))
-            if outermost:
-                attempt(self._outermost_begins, module)
-                thread.inside = True
-            if not self._tracing:
-                if thread.inside and not profiled():  # torch knows modules by the code that calls them
-                    self._last_thread = get_ident()
+            learns, inside = finder.learns, thread.inside or quick.inside == get_ident()
+            try:
+                alike = id(module) == finder.alike and get_ident() == self._last_thread
+                alike = alike and is_grad_enabled() == learns and not profiled()
+                if alike and not self._captures() and attempt(finder.notes):
+                    thread.inside = True
                     self._hush()
-                return _NOTHING_ELSE if outermost else None
+                    return _NOTED_IN_TRAINING if learns else _NOTED
+                outermost = not (inside or attempt(self._is_hidden))
+                if outermost:
+                    attempt(self._outermost_begins, module)
+                    thread.inside = True
+                if not self._tracing:
+                    if thread.inside and not profiled():  # torch knows modules by the code that calls them
+                        self._last_thread = get_ident()
+                        self._hush()
+                    return _NOTHING_ELSE if outermost else None
+                return in_session(outermost, module, (args, kwargs))
+            except BaseException:
+                if not inside:
+                    self._never_began()
+                raise
+
+        return unseen(begins)
+
+    def _beginning_in_session(self) -> Callable[[bool, Any, Any], _Call]:
+        """The same while a session is open: every call is a range."""
+        from torch._C._profiler import _RecordFunctionFast
+
+        thread, attempt = self._thread, aside(self._watch)
+        unseen(_Call.__new__)  # which is Python, too
+
+        def in_session(outermost: bool, module: Any, given: Any) -> _Call:
             above, opened, flow = thread.label, None, None
             label = self.names.labels.get(id(module)) or attempt(self.names.name, module, above)
             if label:
                 thread.label, flow = label, self.flow
                 if flow is not None:
-                    attempt(flow.call_begins, label, (args, kwargs))
+                    attempt(flow.call_begins, label, given)
                 opened = _RecordFunctionFast(label)
                 opened.__enter__()
             return _Call(outermost, opened, above, flow)
 
-        return unseen(begins)
+        return unseen(in_session)
+
+    def _never_began(self) -> None:
+        """A signal's handler has raised before an outermost call has begun."""
+        self._thread.inside, self._thread.label = False, ""
+        self._hear()
+        self._watch.attempt(self._finder.call_ends)
 
     def _ending(self) -> Ends:
-        """What happens when it ends."""
-        watch, thread, attempt = self._watch, self._thread, aside(self._watch)
-        call_ends = self._finder.call_ends
+        """What happens when it ends, after the thread is known to be outside of it."""
+        thread, attempt = self._thread, aside(self._watch)
+        call_ends, noted_ends = self._finder.call_ends, self._finder.noted_inference_ends
 
         def ends(call: _Call, output: Any) -> None:
             if call is _NOTED:
-                thread.inside = False
                 self._hear()
-                attempt(watch.steps.end)
+                attempt(noted_ends)
                 return
             if call is _NOTED_IN_TRAINING:
-                thread.inside = False
                 self._hear()
                 return
             if call is not _NOTHING_ELSE:
@@ -225,7 +237,6 @@ class Calls:
                 if flow is not None:
                     attempt(flow.call_ends, output)
             if call.outermost:
-                thread.inside = False
                 self._hear()
                 attempt(call_ends)
 

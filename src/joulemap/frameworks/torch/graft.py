@@ -84,6 +84,7 @@ try:
     BODY_THAT_KEEPS_ITS_OUTPUT
 finally:
     _quick.function.__code__ = _quick.heard
+    _quick.threads.inside = not _call.outermost
     _ends = {_ENDS!r}
     _ends(_call, _output)
 """

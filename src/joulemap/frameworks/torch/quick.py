@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType, FunctionType
@@ -13,6 +14,13 @@ Fed = tuple[Callable[[], Any], int | None]
 """A weak reference to what loads batches, and the ``id`` of the data."""
 
 
+class Threads(threading.local):
+    """Whether this thread is inside a module's call, and the label of the innermost one."""
+
+    inside = False
+    label = ""
+
+
 class Quick(Lane):
     """A lane, and all that is asked before a step is noted in it: in one place, and without a line of Python
     that is not in the function itself, since the processor's caches have nothing of ours when it comes.
@@ -22,7 +30,7 @@ class Quick(Lane):
     it was ``fed`` by, which is ``pending`` until the call then. The next step of the same ``optimizer`` ends
     it. ``inside`` is the thread that is in such a call. Meanwhile the ``function`` has torch's ``own`` code,
     else the one in which it is ``heard``. To change that is no call, in which a signal's handler might raise:
-    it is changed back whatever happens."""
+    it is changed back whatever happens. The same is true of ``threads``, of calls in full."""
 
     __slots__ = (
         "captures",
@@ -37,6 +45,7 @@ class Quick(Lane):
         "own",
         "pending",
         "stepping",
+        "threads",
     )
     ends_in_full: Callable[[Begun, bool], None]
     function: Any
@@ -52,6 +61,7 @@ class Quick(Lane):
         self.pending: Fed | None = None
         self.stepping: tuple[Begun, int] | None = None
         self.captures: Callable[[], Any] = bool
+        self.threads = Threads()
 
     def replaces(self, function: FunctionType, own: CodeType) -> None:
         """The function, as it is heard, and torch's own code."""

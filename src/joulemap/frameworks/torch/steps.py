@@ -17,13 +17,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
+
+Result = TypeVar("Result")
 
 TRAIN, INFERENCE = "train", "inference"
 _NONE, _PENDING = "", "pending"
@@ -102,7 +103,7 @@ class StepFinder:
     def expect_inference(self, module: Any) -> None:
         """The step that has begun with its call may be followed by others like it."""
         self.alike, self.learns = id(module), False
-        self.notes = partial(self._watch.steps.noted, INFERENCE)
+        self.notes = self._notes_inference
         self.quick.expect(module, INFERENCE)
 
     def expect_nothing(self) -> None:
@@ -118,6 +119,18 @@ class StepFinder:
             fed = self._fed_from if feeds else _nobody, self._fed_by
             self.quick.expect(module, self._noted, self._optimizer, fed)
 
+    def _notes_inference(self) -> bool:
+        """A call is a step of inference like the one before it; False where that is not so sure."""
+        if not self._begun(self._watch.steps.noted, INFERENCE):
+            return False
+        self._thread.state = INFERENCE
+        return True
+
+    def noted_inference_ends(self) -> None:
+        """Such a call has returned, or failed."""
+        if self._thread.state == INFERENCE:
+            self._end()
+
     def _notes_training(self) -> bool:
         """A call begins a step of training like the one before it; False where that is not so sure."""
         module, differentiates = self._called(), sys.modules["torch"]._C._current_graph_task_id() != -1
@@ -125,7 +138,7 @@ class StepFinder:
             return False
         thread = self._thread
         loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == self._fed_by
-        if not loaded and not self._watch.steps.noted(self._noted):
+        if not loaded and not self._begun(self._watch.steps.noted, self._noted):
             return False
         if thread.fed_by is not None:
             self._feeds[thread.fed_by] = self._noted
@@ -134,13 +147,13 @@ class StepFinder:
 
     def _notes_loading(self, iterator: Any, dataset: Any) -> bool:
         """A batch begins a step of training like the one before it; False where that is not so sure."""
-        thread = self._thread
-        alike = self.alike and self.learns and self._fed_by == id(dataset)
-        sure = alike and thread.state == _NONE and self._feeds.get(id(dataset)) == self._noted
-        if not sure or not self._watch.steps.noted(self._noted):
+        thread, fed_by = self._thread, id(dataset)
+        alike = self.alike and self.learns and self._fed_by == fed_by
+        sure = alike and thread.state == _NONE and self._feeds.get(fed_by) == self._noted
+        loader = weakref.ref(iterator, self._loader_is_gone) if sure else None
+        if not sure or not self._begun(self._watch.steps.noted, self._noted):
             return False
-        thread.state, thread.fed_by = _PENDING, id(dataset)
-        thread.loader = weakref.ref(iterator, self._loader_is_gone)
+        thread.state, thread.fed_by, thread.loader = _PENDING, fed_by, loader
         return True
 
     def is_as_noted(self, optimizer: Any) -> bool:
@@ -152,8 +165,8 @@ class StepFinder:
         """Such an optimizer's step has ended."""
         thread = self._thread
         if thread.state == TRAIN:
-            thread.state, thread.calls = _NONE, 0
-            self._watch.steps.end()
+            thread.calls = 0
+            self._end()
 
     def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
@@ -200,9 +213,9 @@ class StepFinder:
         thread.fed_by = id(dataset)
         expected = self._feeds.get(id(dataset))
         if thread.state == _NONE and expected is not None and not self._watch.steps.is_open():
-            thread.state = _PENDING
             thread.loader = weakref.ref(iterator, self._loader_is_gone)
-            self._watch.steps.begin(expected)
+            self._begun(self._watch.steps.begin, expected)
+            thread.state = _PENDING
 
     def loading_ends(self, exhausted: bool) -> None:
         """It has no more, or has failed."""
@@ -237,6 +250,17 @@ class StepFinder:
                 thread.state, thread.calls = TRAIN, 1
         return thread
 
+    def _begun(self, begin: Callable[[str], Result], label: str) -> Result:
+        """Begin a step; none has begun where a signal's handler raises meanwhile."""
+        steps = self._watch.steps
+        inside = steps.is_open()
+        try:
+            return begin(label)
+        except BaseException:
+            if not inside and steps.is_open():
+                steps.cancel()
+            raise
+
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
         label = INFERENCE if kind == INFERENCE else self._expected(thread.last)
@@ -245,23 +269,36 @@ class StepFinder:
         elif steps.is_open():
             return  # somebody else's step
         else:
-            steps.begin(label)
+            self._begun(steps.begin, label)
         thread.state, thread.loader, self.any_found = kind, None, True
 
     def _close(self, label: str) -> None:
-        thread, steps = self._thread, self._watch.steps
-        thread.state, thread.waits = _NONE, False
-        steps.rename(label)
-        self._settle()
-        steps.end()
+        self._thread.waits = False
+        try:
+            self._watch.steps.rename(label)
+            self._settle()
+        finally:  # whatever a signal's handler raises meanwhile
+            self._end()
+
+    def _end(self) -> None:
+        """End the step that is open; where a signal's handler raises meanwhile, there was none."""
+        steps = self._watch.steps
+        try:
+            steps.end()
+        except BaseException:
+            if steps.is_open():
+                steps.cancel()
+            raise
+        finally:
+            self._thread.state = _NONE
 
     def _cancel(self, forget: bool = True) -> None:
         """A batch led to no step; the next one of its kind opens none, unless the data had only ended."""
         thread = self._thread
         if forget and thread.fed_by is not None:
             self._feeds.pop(thread.fed_by, None)
-        thread.state, thread.loader = _NONE, None
         self._watch.steps.cancel()
+        thread.state, thread.loader = _NONE, None
 
     def _expected(self, last: int | None) -> str:
         """The kind of step that came after this optimizer's the last time."""
