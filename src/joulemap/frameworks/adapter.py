@@ -29,7 +29,8 @@ class StepListener(Protocol):
     thread; a step inside a step is ignored, so that every layer of a framework may announce its own."""
 
     def begin(self, label: str) -> None:
-        """A step begins: ``train``, ``test``, ``predict``, or the name of the function that is called."""
+        """A step begins: ``train``, ``test``, ``predict``, or the name of the function that is called. None
+        has where a signal's handler raises in it."""
         ...
 
     def noted(self, label: str) -> bool:
@@ -39,7 +40,8 @@ class StepListener(Protocol):
 
     def end(self) -> None:
         """It ends; in ``finally``, so that every begin has its end. One that an exception ends is no step:
-        with some frameworks that is how the data end."""
+        with some frameworks that is how the data end. Where a signal's handler has raised in it, it may be
+        said again."""
         ...
 
     def compiled(self) -> None:

@@ -51,6 +51,15 @@ class Watch:
             self.failed(hook, error)
             return None
 
+    def surely(self, hook: Callable[..., object], /, *args: Any) -> None:
+        """The same of a hook that ends something, and once more where a signal's handler has raised
+        meanwhile: to end what has ended does nothing."""
+        try:
+            self.attempt(hook, *args)
+        except BaseException:
+            self.attempt(hook, *args)
+            raise
+
     def failed(self, hook: Callable[..., object], error: Exception) -> None:
         """Note that a hook of ours failed. What a handler of the program's signals has raised meanwhile, a
         timeout as a rule, is the program's."""

@@ -112,10 +112,15 @@ class StepClock:
         if owner == me and self._depth:
             self._depth += 1
         elif (owner is None or owner == me or self._is_left(owner)) and not self._off:
-            with self._lock:
-                if self._owner in (None, me) and not self._off:
-                    self._owner, self._depth = me, 1
-                    self._begin(label)
+            try:
+                with self._lock:
+                    if self._owner in (None, me) and not self._off:
+                        self._owner, self._depth = me, 1
+                        self._begin(label)
+            except BaseException:  # a signal's handler has raised
+                if self._owner == me:
+                    self._never_mind()
+                raise
 
     def _is_left(self, owner: int) -> bool:
         """Whether the thread whose step is open has ended, which closes it; looked up once a second."""
@@ -213,11 +218,17 @@ class StepClock:
             return
         self._depth -= 1
         if not self._depth:
-            with self._lock:
+            self._never_mind()
+
+    def _never_mind(self) -> None:
+        """The step that has begun is none."""
+        with self._lock:
+            try:
                 self._settle()
                 if not self._end_slice() and self._sessions.open:
                     self._end_session()
-                self._owner = None
+            finally:
+                self._owner, self._depth = None, 0
 
     def switch_off(self) -> None:
         """No more steps; a session that is open is closed."""

@@ -100,12 +100,13 @@ class StepFinder:
 
     def mark_ends(self) -> None:
         """It says that it ends."""
-        self._watch.steps.end()
+        self._watch.surely(self._watch.steps.end)
 
     def _open(self, thread: _Thread, label: str) -> None:
         """Open the next step, as what came after such a call the last time."""
         steps = self._watch.steps
         steps.begin(self._after.get(label, label))  # which may wait for what was called before
+        thread.open = self.open_ended = True  # at once: a signal's handler may raise in any call
         thread.last, thread.since_s = label, time.monotonic()
         thread.open = self.open_ended = steps.is_open()
 
@@ -122,12 +123,13 @@ class StepFinder:
 
     def _close(self, thread: _Thread, label: str) -> None:
         steps = self._watch.steps
-        thread.open = self.open_ended = False
         took_s = time.monotonic() - thread.since_s
         usual_s = thread.ended(took_s)
         if took_s > max(_PAUSE_S, _PAUSE_STEPS * usual_s) and not self._waits():
+            thread.open = self.open_ended = False
             steps.cancel()
             return
         self._after[thread.last] = label
         steps.rename(label)
-        steps.end()
+        thread.open = self.open_ended = False
+        self._watch.surely(steps.end)

@@ -73,7 +73,7 @@ def _functions(watch: Watch, patches: Patches) -> None:
         def __exit__(self, *error: Any) -> None:
             leave(self, *error)
             if self._announced:
-                watch.attempt(watch.steps.end)
+                watch.surely(watch.steps.end)
 
     patches.put(polymorphic_function, "trace", SimpleNamespace(**{**vars(trace), "Trace": FunctionTrace}))
 
@@ -112,7 +112,7 @@ def _annotations(watch: Watch, patches: Patches) -> None:
     def left(trace: Any, *error: Any) -> None:
         leave(trace, *error)
         if "_step" in vars(trace):
-            watch.attempt(watch.steps.end)
+            watch.surely(watch.steps.end)
 
     for original, ours in ((make, made), (enter, entered), (leave, left)):
         patches.put(Trace, original.__name__, functools.wraps(original)(ours))

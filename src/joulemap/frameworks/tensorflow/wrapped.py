@@ -39,6 +39,6 @@ def around(
             raise
         finally:
             if token is not None:
-                watch.attempt(end, token)
+                watch.surely(end, token)
 
     return patched
