@@ -17,7 +17,7 @@ from joulemap.calibrating import understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, TRANSFER_RMS, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
-from joulemap.calibration.recorded import Calibrated
+from joulemap.calibration.recorded import Calibrated, in_order
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
@@ -332,3 +332,16 @@ def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path
     book.path.write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         book.find(shelf)
+
+
+def test_gpus_are_calibrated_first_and_what_never_changes_last() -> None:
+    edges = 1_000_000 * np.arange(5)
+    package, memory, gpu = (
+        PowerTrace(Domain(name, device), edges, watts)
+        for name, device, watts in (
+            ("package-0", "CPU", [1, 2, 1, 1]),
+            ("DRAM", "CPU", [9, 9, 9, 9]),
+            ("GPU:0", "GPU:0", [1, 1, 1, 1]),
+        )
+    )
+    assert in_order([memory, package, gpu]) == [gpu, package, memory]

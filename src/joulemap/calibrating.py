@@ -17,7 +17,7 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
-from joulemap.calibration.recorded import CALIBRATION, signatures, values
+from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
@@ -58,15 +58,12 @@ class Candidates:
         rows = signatures(recording)
         if not rows:
             raise _no_signatures(recording)
-        events, found = recording.events(), []
-        for power in sorted(recording.power(), key=lambda one: -one.total_j):
+        events = recording.events()
+        for power in in_order(recording.power()):
             here = places(events, power.domain.device, rows)
             if here:
-                found.append(cls(power, here, by_time(here), busy_s(events, power.domain.device)))
-        gpus = [one for one in found if one.device.startswith("GPU")]
-        if not found:
-            raise InputError("No device with a meter ran any operation whose inputs are known.")
-        return (gpus or found)[0]
+                return cls(power, here, by_time(here), busy_s(events, power.domain.device))
+        raise InputError("No device with a meter ran any operation whose inputs are known.")
 
     def covered(self, known: Mapping[Operation, Any]) -> float:
         """The share of busy time of the operations that are known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ _CALL = ("op", "shapes", "strides", "types")
 CLOCK = "sm_clock_mhz"
 _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
+_CONSTANT = 0.001
+"""Watts that differ by less do not change."""
 _MUCH = 0.5
 """Where less of the busy time is calibrated, the sum is mostly guessed."""
 
@@ -93,8 +95,20 @@ def calibrated(
     return Calibrated(weights, calibration, closure, drawn.domain.provenance)
 
 
+def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:
+    """What to calibrate first: GPUs, and what draws the most. Last what is constant, such as an estimate of
+    the memory by its size, which says nothing of what ran."""
+
+    def rank(power: PowerTrace) -> tuple[bool, bool, float]:
+        watts = power.power_w[~power.gap]
+        constant = not len(watts) or float(np.ptp(watts)) <= _CONSTANT * float(watts.mean())
+        return not power.domain.device.startswith("GPU"), constant, -power.total_j
+
+    return sorted(powers, key=rank)
+
+
 def _drawn(recording: Recording, device: str) -> PowerTrace | None:
-    power = next((one for one in recording.power() if one.domain.device == device), None)
+    power = next((one for one in in_order(recording.power()) if one.domain.device == device), None)
     return None if power is None else own_power(recording, power)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.operation import busy_s
-from joulemap.calibration.recorded import own_power
+from joulemap.calibration.recorded import in_order, own_power
 from joulemap.errors import JoulemapError, MeterError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
@@ -123,8 +123,7 @@ class Referee:
     def _choose(self, trace: ImportedTrace) -> None:
         """Targets on the device that draws most of those with operations; a GPU before a CPU."""
         rows = [asdict(one) for one in trace.signatures]
-        powers = sorted(self._recording().power(), key=lambda one: -one.total_j)
-        for power in sorted(powers, key=lambda one: not one.domain.device.startswith("GPU")):
+        for power in in_order(self._recording().power()):
             wanted = (max(self._traced, 1), self._wanted.least_share, self._wanted.modules)
             self.targets = targets(trace.events, power.domain.device, rows, *wanted)
             if self.targets:
