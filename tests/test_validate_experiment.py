@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,32 @@ def test_a_program_is_interrupted_at_a_border_even_where_nothing_was_found(
     with pytest.raises(KeyboardInterrupt):
         experiment.begin("train")
     experiment.stop()
+
+
+def test_a_timeout_that_comes_at_a_border_is_the_programs(tmp_path: Path) -> None:
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    def now_ns() -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+    before = signal.signal(signal.SIGUSR1, late)
+    experiment = Experiment(tmp_path, Heard(), now_ns)
+    told(tmp_path, "mm", label="train")
+
+    def steps() -> None:
+        for _ in range(20):
+            experiment.begin("train")
+            experiment.end()
+
+    try:
+        with pytest.raises(TimeoutError):
+            steps()
+    finally:
+        experiment.stop()
+        signal.signal(signal.SIGUSR1, before)
+    assert list(read_journal(tmp_path)) == []
 
 
 def test_an_experiment_that_fails_leaves_the_program_alone(tmp_path: Path) -> None:

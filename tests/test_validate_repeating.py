@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -178,6 +179,46 @@ def test_what_fails_in_a_repetition_is_not_the_programs() -> None:
     made._again(0, ("mm", ()), fails, None)
     assert "could not be executed again" in made.refused[0]
     assert made.take_counts() == ({}, {})
+
+
+def test_a_timeout_that_comes_in_a_repetition_is_the_programs() -> None:
+    class Late(RuntimeError):
+        """Raised by the handler of a signal."""
+
+    def late(*_: Any) -> None:
+        raise Late
+
+    class Long(torch.nn.Module):  # type: ignore[misc]
+        calls = 0
+
+        def forward(self, x: Any) -> Any:
+            type(self).calls += 1
+            if self.calls > 1:
+                signal.raise_signal(signal.SIGUSR1)
+            return x * 2
+
+    def repeats(*_: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, late)
+    made = repeating({"mm": everything()})
+    modules = ModuleRepeater({"0": 0}, made.thread)
+    try:
+        made.install()
+        made.target, made.more = 0, 2
+        made._wait = repeats  # type: ignore[method-assign]
+        with pytest.raises(Late):
+            torch.ones(2, 2).mm(torch.ones(2, 2))
+        modules.install()
+        modules.target, modules.more = 0, 1
+        with pytest.raises(Late):
+            torch.nn.Sequential(Long())(torch.ones(2))
+    finally:
+        made.remove()
+        modules.remove()
+        signal.signal(signal.SIGUSR1, before)
+    assert made.refused == modules.refused == {}
+    assert not made.thread.inside
 
 
 @pytest.fixture

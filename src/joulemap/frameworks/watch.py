@@ -63,7 +63,7 @@ class Watch:
     def failed(self, hook: Callable[..., object], error: Exception) -> None:
         """Note that a hook of ours failed. What a handler of the program's signals has raised meanwhile, a
         timeout as a rule, is the program's."""
-        if _from_a_signal(error):
+        if from_a_signal(error):
             raise error
         name = getattr(hook, "func", hook).__name__
         self.note(f"A hook into {self.framework} failed ({name}): {type(error).__name__}: {error}")
@@ -74,7 +74,7 @@ class Watch:
             self.problems.append(problem)
 
 
-def _from_a_signal(error: BaseException) -> bool:
+def from_a_signal(error: BaseException) -> bool:
     """Whether it was raised in a handler of a signal."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulemap.frameworks.adapter import StepListener
+from joulemap.frameworks.watch import from_a_signal
 from joulemap.recorder.interruption import interrupt
 from joulemap.recorder.journal import Journal
 
@@ -127,8 +128,10 @@ class Experiment:
     def _safely_border(self, label: str) -> None:
         try:
             self._border(label)
-        except Exception as error:  # noqa: BLE001 - the program goes on, and the experiment does not
-            self._over = True
+        except Exception as error:
+            if from_a_signal(error):
+                raise
+            self._over = True  # the program goes on, and the experiment does not
             self._journal.put("problem", f"{type(error).__name__}: {error}")
             self.stop()
             if self._stops:

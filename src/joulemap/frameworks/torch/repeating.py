@@ -27,6 +27,7 @@ from joulemap.frameworks.torch.rotation import (
     wanted,
     with_tensors,
 )
+from joulemap.frameworks.watch import from_a_signal
 
 KEY = "BackendSelect"
 _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
@@ -327,7 +328,9 @@ class Repeater:
                 self._wait(target, device)
                 call()
                 self.extra[target] += 1
-        except Exception as error:  # noqa: BLE001 - the program has its result
+        except Exception as error:
+            if from_a_signal(error):
+                raise
             self.refused[target] = f"it could not be executed again: {type(error).__name__}"
 
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:

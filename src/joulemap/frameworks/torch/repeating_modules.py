@@ -21,6 +21,7 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import instead, unseen
 from joulemap.frameworks.torch.repeating import STATISTICS, Thread, draws, keeps_statistics
+from joulemap.frameworks.watch import from_a_signal
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -132,7 +133,9 @@ class ModuleRepeater:
                 torch.func.functional_call(module, observer.own, args, dict(kwargs))
         except _Twice as why:
             return str(why), {}
-        except Exception as error:  # noqa: BLE001 - the program has its result
+        except Exception as error:
+            if from_a_signal(error):
+                raise
             return f"it could not be called again: {type(error).__name__}", {}
         finally:
             self._thread.inside = False
@@ -152,6 +155,8 @@ class ModuleRepeater:
                         call()
                     self.extra[target] += 1
         except RuntimeError as error:
+            if from_a_signal(error):
+                raise
             self.refused[target] = f"it could not be called again: {type(error).__name__}"
         finally:
             self._thread.inside = False
