@@ -24,7 +24,7 @@ class Heard:
             self.steps.append(label)
         self.depth += 1
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         assert self.depth > 0
         self.depth -= 1
 

@@ -17,7 +17,7 @@ class NoListener:
     def begin(self, label):
         pass
 
-    def end(self):
+    def end(self, done=False):
         pass
 
     def compiled(self):

@@ -34,8 +34,8 @@ def listen():
             if self.depth == 1 and len(self.steps) % 2:
                 self.session = Path(sys.argv[1]) / str(len(self.steps))
                 adapter.start(self.session)
-        def end(self):
-            super().end()
+        def end(self, done=False):
+            super().end(done)
             if self.depth == 0 and self.session:
                 adapter.stop()
                 self.session = None

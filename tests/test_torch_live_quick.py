@@ -394,8 +394,9 @@ def test_a_program_that_runs_out_of_frames_has_steps_afterwards() -> None:
 
 @pytest.mark.parametrize("kind", [StepClock, Silent])
 @pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("ends_there", [False, True])
 def test_a_step_that_is_tried_again_while_an_error_is_handled_is_one(
-    kind: type[StepClock], around: bool
+    kind: type[StepClock], around: bool, ends_there: bool
 ) -> None:
     training = Training()
 
@@ -405,13 +406,16 @@ def test_a_step_that_is_tried_again_while_an_error_is_handled_is_one(
             raise MemoryError
         except MemoryError:
             training.one(training.x[:1]).sum().backward()
-        training.first.step()
+            if ends_there:
+                training.first.step()
+        if not ends_there:
+            training.first.step()
 
     def steps() -> None:
         for _ in range(6):
             training.trains()
         tries_again()
-        training.trains()
+        tries_again()
 
     with recording(kind) as (program, _):
         if around:
@@ -437,11 +441,31 @@ def test_a_thread_that_ends_in_the_middle_of_a_step_leaves_others_theirs() -> No
         program.in_a_thread(leaves)
         assert lane.open is not None
         for _ in range(6):
-            program.clock._look_after_ns = 0  # which it does once a second
             training.trains()
         assert lane.open is None
         assert lane.times
         assert program.clock.count == 12
+
+
+@pytest.mark.parametrize("kind", [StepClock, Silent])
+def test_a_thread_with_the_number_of_one_that_ended_in_a_step_has_its_own(kind: type[StepClock]) -> None:
+    training, numbers = Training(), list[int]()
+
+    def leaves() -> None:
+        numbers.append(threading.get_ident())
+        training.one(training.x)
+
+    def trains() -> None:
+        numbers.append(threading.get_ident())
+        for _ in range(6):
+            training.trains()
+
+    with recording(kind) as (program, _):
+        training.trains()
+        program.in_a_thread(leaves)
+        program.in_a_thread(trains)
+        assert program.clock.count == 7
+    assert numbers[0] == numbers[1]  # as a rule
 
 
 class Late(Exception):

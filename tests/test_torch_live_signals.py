@@ -12,7 +12,7 @@ import pytest
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.steps import StepClock
 from tests.late_signals import comes_to_the_program
-from tests.test_torch_live_quick import Silent, recording
+from tests.test_torch_live_quick import Program, Silent, recording
 from tests.torch_training import Training
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -23,7 +23,7 @@ def loads_and_trains(training: Training) -> None:
     training.trains()
 
 
-STEPS = [Training.infers, Training.trains, loads_and_trains]
+STEPS = [Training.infers, Training.trains, Training.accumulates, loads_and_trains]
 Step = Callable[[Training], None]
 
 
@@ -44,6 +44,52 @@ def test_it_comes_in_a_step(step: Step, before: int, kind: type[StepClock]) -> N
             for _ in range(4):
                 step(training)
             assert program.clock.count == found + 4, place
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_it_comes_in_a_step_that_another_thread_has_looked_at(trains: bool) -> None:
+    """Which is no longer in the lane."""
+    for place in count(1):
+        with recording(StepClock) as (program, _):
+
+            def looks(program: Program = program) -> None:
+                program.in_a_thread(program.clock.slice)
+
+            def step(program: Program = program) -> None:
+                if trains:
+                    program.one(program.x).sum().backward()
+                    looks(program)
+                    program.optimizer.step()
+                else:
+                    program.infers(meanwhile=looks)
+
+            for _ in range(6):
+                step()
+            if not comes_to_the_program(step, place, program.adapter._calls._codes[0]):
+                assert place > 10
+                return
+            step()
+            found = program.clock.count
+            for _ in range(4):
+                step()
+            assert program.clock.count == found + 4, place
+
+
+def test_it_comes_while_steps_are_written_down() -> None:
+    """And none is lost."""
+    for place in count(1):
+        with recording(StepClock) as (program, written):
+            for _ in range(6):
+                program.infers()
+
+            def counts(clock: StepClock = program.clock) -> None:
+                assert clock.count == 6
+
+            came = comes_to_the_program(counts, place)
+            assert written() == [("inference", 0)] * 6, came
+            if not came:
+                assert place > 20
+                return
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)

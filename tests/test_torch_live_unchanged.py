@@ -62,8 +62,8 @@ class Tracing(Heard):
         if self.depth == 1 and len(self.steps) % 2:
             self.folder = Path(tempfile.mkdtemp())
             adapter.start(self.folder)
-    def end(self):
-        super().end()
+    def end(self, done=False):
+        super().end(done)
         if self.depth == 0 and len(self.steps) % 2:
             adapter.stop()
 

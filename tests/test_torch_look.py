@@ -34,7 +34,7 @@ class Heard:
     def begin(self, label: str) -> None:
         self.open += 1
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         self.open -= 1
 
     cancel = end

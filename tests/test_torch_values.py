@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,11 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel  # noqa
 
 from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.adapter import TracerBusy  # noqa: E402
-from joulemap.frameworks.torch import profiler  # noqa: E402
+from joulemap.frameworks.torch import kernels, profiler  # noqa: E402
 from joulemap.frameworks.torch import values as tasted  # noqa: E402
+from joulemap.frameworks.torch.kernels import KEY  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
-from joulemap.frameworks.torch.repeating import KEY  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
@@ -163,6 +164,31 @@ def test_nobody_else_notices(tmp_path: Path) -> None:
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
     assert not has_kernel("aten::mul.Tensor", KEY)
     assert seen(taster, tmp_path)
+
+
+def test_kernels_are_taken_out_when_no_other_thread_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is on its way to them would fail."""
+    monkeypatch.setattr(kernels, "PATIENCE_S", 0.05)
+    said, computes = list[str](), [True]
+
+    def spins() -> None:
+        while computes:
+            pass
+
+    thread = threading.Thread(target=spins)
+    taster = Taster("cpu", bool, lambda error: said.append(str(error)))
+    taster.begin(["aten::mul"])
+    thread.start()
+    taster.end()
+    assert has_kernel("aten::mul.Tensor", KEY)
+    assert len(said) == 1
+    torch.ones(1024, 1024) * 2
+    assert taster._kept == {}
+    computes.clear()
+    thread.join()
+    taster.end()
+    assert not has_kernel("aten::mul.Tensor", KEY)
+    assert len(said) == 1
 
 
 @pytest.fixture(scope="module")

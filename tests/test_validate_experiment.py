@@ -39,7 +39,7 @@ class Heard(Nobody):
         self.open = True
         self.labels.append(label)
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         self.open = False
 
     def noted(self, label: str) -> bool:

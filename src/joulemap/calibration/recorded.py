@@ -96,8 +96,8 @@ def calibrated(
 
 
 def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:
-    """What to calibrate first: GPUs, and what draws the most. Last what is constant, such as an estimate of
-    the memory by its size, which says nothing of what ran."""
+    """What to calibrate first: GPUs, then what draws the most; of other devices last what is constant, such
+    as an estimate of the memory by its size, which says nothing of what ran."""
 
     def rank(power: PowerTrace) -> tuple[bool, bool, float]:
         watts = power.power_w[~power.gap]

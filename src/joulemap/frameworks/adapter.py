@@ -38,10 +38,10 @@ class StepListener(Protocol):
         may come of it."""
         ...
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         """It ends; in ``finally``, so that every begin has its end. One that an exception ends is no step:
-        with some frameworks that is how the data end. Where a signal's handler has raised in it, it may be
-        said again."""
+        with some frameworks that is how the data end. One that is known to be ``done`` is, whatever is being
+        handled meanwhile. Where a signal's handler has raised in it, it may be said again."""
         ...
 
     def compiled(self) -> None:

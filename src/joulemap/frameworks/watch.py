@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import signal
 import traceback
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import StepListener
@@ -23,7 +24,7 @@ class Nobody:
     def noted(self, label: str) -> bool:
         return False
 
-    def end(self) -> None: ...
+    def end(self, done: bool = False) -> None: ...
     def compiled(self) -> None: ...
     def is_open(self) -> bool:
         return False
@@ -75,10 +76,18 @@ class Watch:
 
 
 def from_a_signal(error: BaseException) -> bool:
-    """Whether it was raised in a handler of a signal."""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers]
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Whether it was raised in a handler of a signal, of whatever kind that is."""
+    return any(_handles(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _handles(frame: FrameType) -> bool:
+    """Whether a function was given the frame that it was called from, as handlers are, of what they have
+    interrupted."""
+    code, found = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    given = [found.get(name) for name in code.co_varnames[:count]]
+    given += [one for several in given if isinstance(several, tuple) for one in several]
+    return frame.f_back is not None and any(one is frame.f_back for one in given)
 
 
 def call_in_children(method: Callable[[], None]) -> None:

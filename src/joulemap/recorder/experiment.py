@@ -77,14 +77,14 @@ class Experiment:
             self._depth = self._depth + 1 if inside else 1
             self._label = self._label if inside else label
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         if self._steps.is_open():
             self._depth -= 1
             if not self._depth and not self._over and self._of_step in ("", self._label):
                 self._counted += self._start_ns is not None
                 if self._target >= 0 or self._ease:
                     self._steps.rename(self._label + (REPEATING if self._target >= 0 else EASED_STEP))
-        self._steps.end()
+        self._steps.end(done)
 
     def compiled(self) -> None:
         self._steps.compiled()

@@ -21,6 +21,7 @@ from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import Journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.settings import CallSettings, Settings
+from joulemap.recorder.signals import held
 from joulemap.recorder.steps import Slicer, StepClock
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class Inside:
             return
         self._over = True
         _current = None if _current is self else _current
+        with held():
+            self._stop()
+
+    def _stop(self) -> None:
         end_ns = self.now_ns()
         self._imports.stop()
         if self._calls is not None:

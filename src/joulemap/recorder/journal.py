@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from joulemap.recorder.signals import held
+
 JOURNAL = "journal.jsonl"
 FLUSH_S = 1.0
 """How long a line may wait for the next ones, so that a thousand steps a second are not a thousand writes."""
@@ -45,6 +47,10 @@ class Journal:
 
     def flush(self) -> None:
         """Write what waits."""
+        with held():
+            self._flush()
+
+    def _flush(self) -> None:
         self._flushed_s = time.monotonic()
         lines, self._waiting = self._waiting, []
         if self._handle is None or not lines:

@@ -57,8 +57,8 @@ class LookingOn:
         if here and not self._is_done(label) and self._is_ours():
             self._safely(lambda: self._begin(label))
 
-    def end(self) -> None:
-        self._steps.end()
+    def end(self, done: bool = False) -> None:
+        self._steps.end(done)
         if self._looking is not None and self._is_ours() and not self._steps.is_open():
             self._safely(self._end)
 

@@ -10,6 +10,7 @@ import _thread
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -54,9 +55,11 @@ class StepClock:
         self._passed: list[tuple[int, int, str]] = []
         self._calm: set[str] = set()
         self._hurries_until_ns = 0
-        self._look_after_ns = 0
         self._off = False
         self._lane = Lane("")
+        self._threads = threading.local()
+        self._known: dict[int, _Thread] = {}
+        self._left: list[_Thread] = []
 
     def take_lane(self, lane: Lane) -> None:
         """Steps are noted in it from now on."""
@@ -66,17 +69,20 @@ class StepClock:
 
     def lane_ends(self, begun: Begun, failed: bool) -> None:
         """A step of it that was taken over has ended, or failed."""
-        lane = self._lane
-        with self._lock:
-            if lane.taken is not begun:  # it had ended before it was
-                if not failed:
-                    lane.times.append((begun[0], self._now_ns(), begun[2]))
-                return
-            self._error = _CUT_SHORT if failed else sys.exc_info()[1]
+        lane, ours = self._lane, False
         try:
+            with self._lock:
+                if lane.taken is not begun:  # it had ended before it was
+                    if not failed:
+                        lane.times.append((begun[0], self._now_ns(), begun[2]))
+                    return
+                self._error = _CUT_SHORT if failed else sys.exc_info()[1]
+                lane.taken, ours = None, True
             self.end()
-        finally:
-            lane.taken = None
+        except BaseException:  # a signal's handler has raised
+            if ours and self._owner == begun[1]:
+                self._never_mind()
+            raise
 
     def adopt(self) -> None:
         """The step of this thread that is open in it is one like all others."""
@@ -89,6 +95,8 @@ class StepClock:
     def _take_over(self) -> None:
         """A step that is open in the lane is ours in full from now on: something comes of it."""
         lane = self._lane
+        if self._left or (lane.taken is not None and lane.open is not lane.taken):
+            self._clear_what_was_left()
         if lane.open is None or lane.open is lane.taken:
             return
         with self._lock:
@@ -111,10 +119,11 @@ class StepClock:
         me, owner = get_ident(), self._owner
         if owner == me and self._depth:
             self._depth += 1
-        elif (owner is None or owner == me or self._is_left(owner)) and not self._off:
+        elif owner in (None, me) and not self._off:
             try:
                 with self._lock:
                     if self._owner in (None, me) and not self._off:
+                        self._know_this_thread()
                         self._owner, self._depth = me, 1
                         self._begin(label)
             except BaseException:  # a signal's handler has raised
@@ -122,27 +131,27 @@ class StepClock:
                     self._never_mind()
                 raise
 
-    def _is_left(self, owner: int) -> bool:
-        """Whether the thread whose step is open has ended, which closes it; looked up once a second."""
-        now_ns = self._now_ns()
-        if now_ns < self._look_after_ns:
-            return False
-        self._look_after_ns = now_ns + 1_000_000_000
+    def _clear_what_was_left(self) -> None:
+        """Nobody will end the step of a thread that has ended, nor one of the lane whose end was not heard:
+        a signal's handler has raised then. They are none."""
+        lane = self._lane
         with self._lock:
-            if owner in sys._current_frames() or self._owner != owner:
-                return False
-            self._owner, self._depth = None, 0
-            if self._lane.open is self._lane.taken:
-                self._lane.open = self._lane.taken = None
-            self._settle()
-            if not self._end_slice() and self._sessions.open:
-                self._end_session()
-            return True
+            ended, unheard = [one.number for one in self._left], lane.taken
+            if lane.open is not None and lane.open[1] in ended:
+                lane.open = None
+            left = unheard is not None and lane.open is not unheard and unheard[1] in (*ended, get_ident())
+            if left:
+                lane.taken = None
+            if left or self._owner in ended:
+                self._never_mind()
+            del self._left[: len(ended)]
 
-    def end(self) -> None:
+    def end(self, done: bool = False) -> None:
         """The end of the outermost one closes it."""
         if self._owner != get_ident():
             return
+        if done:
+            self._error = sys.exc_info()[1]
         self._depth -= 1
         if self._depth > 0:
             return
@@ -151,7 +160,7 @@ class StepClock:
             with self._lock:
                 self._end(now_ns, odd or self._label not in self._calm)
         finally:  # whatever a signal's handler raises meanwhile
-            self._owner = None
+            self._owner = self._error = None
 
     def _end(self, now_ns: int, odd: bool) -> None:
         if odd or now_ns >= self._hurries_until_ns:
@@ -203,6 +212,8 @@ class StepClock:
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
+        if self._left or (self._lane.taken is not None and self._lane.open is not self._lane.taken):
+            self._clear_what_was_left()
         return bool(self._owner == get_ident() and self._depth) or self._lane.here() is not None
 
     def rename(self, label: str) -> None:
@@ -220,6 +231,13 @@ class StepClock:
         if not self._depth:
             self._never_mind()
 
+    def _know_this_thread(self) -> None:
+        """Hear of its end: another one may have its number after that."""
+        if not hasattr(self._threads, "mine"):
+            mine = _Mine()
+            here = self._known[get_ident()] = _Thread(mine, self._left.append)
+            here.number, self._threads.mine = get_ident(), mine
+
     def _never_mind(self) -> None:
         """The step that has begun is none."""
         with self._lock:
@@ -228,7 +246,7 @@ class StepClock:
                 if not self._end_slice() and self._sessions.open:
                     self._end_session()
             finally:
-                self._owner, self._depth = None, 0
+                self._owner, self._depth, self._error = None, 0, None
 
     def switch_off(self) -> None:
         """No more steps; a session that is open is closed."""
@@ -273,18 +291,18 @@ class StepClock:
         """Write down the steps that have passed; none passes from here until the next begins."""
         with self._lock:
             self._hurries_until_ns = self._lane.until_ns = 0
-            passed = self._passed[:]
-            del self._passed[: len(passed)]  # the program may add to it meanwhile
-            noted = self._noted_in_lane()
-            every = self._apart(sorted([*passed, *noted])) if noted else passed
-            for label, alike in groupby(every, itemgetter(2)):
-                self._learn_all(label, [(start_ns, end_ns) for start_ns, end_ns, _ in alike])
+            if self._passed or self._lane.times:
+                with held():
+                    self._write_down()
 
-    def _noted_in_lane(self) -> list[tuple[int, int, str]]:
-        """Those that have ended."""
-        times = self._lane.times[:]
-        del self._lane.times[: len(times)]
-        return times
+    def _write_down(self) -> None:
+        """The program may add to either meanwhile."""
+        passed, noted = self._passed[:], self._lane.times[:]
+        del self._passed[: len(passed)]
+        del self._lane.times[: len(noted)]
+        every = self._apart(sorted([*passed, *noted])) if noted else passed
+        for label, alike in groupby(every, itemgetter(2)):
+            self._learn_all(label, [(start_ns, end_ns) for start_ns, end_ns, _ in alike])
 
     def _apart(self, steps: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
         """None begins before the last one has ended, nor lies in the one that is open: in the lane one may
@@ -399,6 +417,16 @@ class StepClock:
         self._slice_ns, self._labels, self._traced = None, [SLICE], 1
         self._end_session()
         return True
+
+
+class _Mine:
+    """What a thread keeps as long as it lives."""
+
+
+class _Thread(weakref.ref[_Mine]):
+    """A thread, by what it keeps; with its number."""
+
+    number = 0
 
 
 class Slicer:

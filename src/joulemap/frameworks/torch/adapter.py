@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from joulemap.frameworks.adapter import TracerBusy
 from joulemap.frameworks.hooked import HookedAdapter
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.beginning import Beginning
@@ -16,6 +17,7 @@ from joulemap.frameworks.torch.hooks import (
     hook_compiler,
     hook_loaders,
 )
+from joulemap.frameworks.torch.kernels import others_wait
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.provenance import Provenance
 from joulemap.frameworks.torch.steps import StepFinder
@@ -61,6 +63,8 @@ class TorchAdapter(HookedAdapter):
         if self._profiler is None or self._compiles or not self._profiler.touching:
             return False
         self._profiler.refuse_if_busy()
+        if not others_wait():
+            raise TracerBusy("Other threads of the program compute.", "The next step is looked at.")
         device = "cuda" if gpus.in_use() else "cpu"
         taster = Taster(device, _is_watched, partial(self._watch.failed, Taster))
         self._tasting = taster, folder

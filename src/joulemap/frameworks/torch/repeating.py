@@ -1,8 +1,8 @@
 """Operations executed again in place: the same call on the same operands, its further results thrown away.
 
-A kernel of ours stands in the dispatcher between autograd and the device (at ``BackendSelect``, where most
-operations have none), for the chosen operations only: it sees every call of them, of every thread, forward
-and backward, and nothing else passes it. The program gets the result of the first execution.
+A kernel of ours stands in the dispatcher between autograd and the device, for the chosen operations only: it
+sees every call of them, of every thread, forward and backward, and nothing else passes it. The program gets
+the result of the first execution.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.inputs import is_number, type_word
+from joulemap.frameworks.torch.kernels import KEY, Kernels
 from joulemap.frameworks.torch.rotation import (
     cache_bytes,
     copied,
@@ -29,7 +30,6 @@ from joulemap.frameworks.torch.rotation import (
 )
 from joulemap.frameworks.watch import from_a_signal
 
-KEY = "BackendSelect"
 _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
 """PyTorch's own list, as far as operations are pure; ``where`` is never given any."""
 
@@ -254,7 +254,7 @@ class Repeater:
         self.seen: Counter[int] = Counter()
         self.extra: Counter[int] = Counter()
         self.refused: dict[int, str] = {}
-        self._libraries: list[Any] = []
+        self._kernels = Kernels()
         self.thread = Thread()
 
     def install(self) -> None:
@@ -265,20 +265,12 @@ class Repeater:
     def _join(self, op: str, targets: Mapping[Operands, int]) -> None:
         try:
             for overload in overloads(op):
-                self._stand_in(op, overload, targets)
+                self._kernels.put(overload, self._kernel(op, overload, targets))
         except Refused as why:
             self.refused |= dict.fromkeys(targets.values(), str(why))
-
-    def _stand_in(self, op: str, overload: Any, targets: Mapping[Operands, int]) -> None:
-        import torch
-
-        space, _, name = overload.name().partition("::")
-        library = torch.library.Library(space, "IMPL")
-        try:
-            library.impl(name, self._kernel(op, overload, targets), KEY, with_keyset=True)
-        except (RuntimeError, TypeError) as error:  # an older torch does not hand out the keys
-            raise Refused("this PyTorch does not let it be executed again") from error
-        self._libraries.append(library)
+        except (RuntimeError, TypeError):  # an older torch does not hand out the keys
+            why_not = "this PyTorch does not let it be executed again"
+            self.refused |= dict.fromkeys(targets.values(), why_not)
 
     def _kernel(self, op: str, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
         schema, ready, thread = overload._schema, below(overload), self.thread
@@ -342,7 +334,6 @@ class Repeater:
         return taken
 
     def remove(self) -> None:
-        """Leave the dispatcher as it was."""
-        while self._libraries:
-            self._libraries.pop()._destroy()
-        self._turns = Turns({})
+        """Leave the dispatcher as it was; where other threads compute all the time, nothing is repeated."""
+        self.target, self._turns = -1, Turns({})
+        self._kernels.remove()

@@ -98,7 +98,7 @@ class StepFinder:
     def call_ends(self) -> None:
         """That call has returned, or failed."""
         if self._thread.state == INFERENCE:
-            self._close(INFERENCE)
+            self._close(INFERENCE, done=False)
 
     def expect_inference(self, module: Any) -> None:
         """The step that has begun with its call may be followed by others like it."""
@@ -166,7 +166,7 @@ class StepFinder:
         thread = self._thread
         if thread.state == TRAIN:
             thread.calls = 0
-            self._end()
+            self._end(done=True)
 
     def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
@@ -242,12 +242,12 @@ class StepFinder:
         """What this thread is in. A step of training that was only noted is one like all others from here."""
         thread, begun, steps = self._thread, self.quick.here(), self._watch.steps
         if begun is not None and begun[2] != INFERENCE and isinstance(steps, LaneKeeper):
-            steps.adopt()
             if self.quick.pending is not None:
                 thread.state, (thread.loader, thread.fed_by) = _PENDING, self.quick.pending
                 self.quick.pending = None
             else:
                 thread.state, thread.calls = TRAIN, 1
+            steps.adopt()  # last: a signal's handler may raise in it
         return thread
 
     def _begun(self, begin: Callable[[str], Result], label: str) -> Result:
@@ -272,19 +272,19 @@ class StepFinder:
             self._begun(steps.begin, label)
         thread.state, thread.loader, self.any_found = kind, None, True
 
-    def _close(self, label: str) -> None:
+    def _close(self, label: str, done: bool = True) -> None:
         self._thread.waits = False
         try:
             self._watch.steps.rename(label)
             self._settle()
         finally:  # whatever a signal's handler raises meanwhile
-            self._end()
+            self._end(done)
 
-    def _end(self) -> None:
+    def _end(self, done: bool = False) -> None:
         """End the step that is open; where a signal's handler raises meanwhile, there was none."""
         steps = self._watch.steps
         try:
-            steps.end()
+            steps.end(done)
         except BaseException:
             if steps.is_open():
                 steps.cancel()

@@ -21,7 +21,8 @@ from typing import Any
 
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.inputs import reach
-from joulemap.frameworks.torch.repeating import KEY, Refused, Thread, below, operands, overloads
+from joulemap.frameworks.torch.kernels import Kernels
+from joulemap.frameworks.torch.repeating import Refused, Thread, below, operands, overloads
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"
@@ -52,23 +53,15 @@ class Taster:
         self._kept: dict[tuple[str, Operands], list[list[Any]]] = {}
         self._size = 0
         self._thread = Thread()
-        self._libraries: list[Any] = []
+        self._kernels = Kernels()
 
     def begin(self, ops: Iterable[str]) -> None:
         """Take part in the dispatch of these operations, of those that write into nothing they are given."""
         for op in sorted(ops):
             with suppress(Refused):
                 for overload in overloads(op):
-                    self._stand_in(op.removeprefix("aten::"), overload)
-
-    def _stand_in(self, op: str, overload: Any) -> None:
-        import torch
-
-        space, _, name = overload.name().partition("::")
-        library = torch.library.Library(space, "IMPL")
-        self._libraries.append(library)
-        with suppress(RuntimeError, TypeError):  # an older torch does not hand out the keys
-            library.impl(name, self._kernel(op, overload), KEY, with_keyset=True)
+                    with suppress(RuntimeError, TypeError):  # an older torch does not hand out the keys
+                        self._kernels.put(overload, self._kernel(op.removeprefix("aten::"), overload))
 
     def _kernel(self, op: str, overload: Any) -> Callable[..., Any]:
         ready, thread, look = below(overload), self._thread, self._look
@@ -80,14 +73,19 @@ class Taster:
                     look(op, (*args, *kwargs.values()))
                 finally:
                     thread.inside = False
-            return ready(keys, args, kwargs)()
+            try:
+                return ready(keys, args, kwargs)()
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
 
         return kernel
 
     def end(self) -> None:
-        """Leave the dispatcher as it was."""
-        while self._libraries:
-            self._libraries.pop()._destroy()
+        """Look no more, and leave the dispatcher as it was."""
+        self._size = MOST
+        if not self._kernels.remove():
+            self._failed(TimeoutError("other threads compute all the time, so that kernels of ours stay"))
 
     def write(self, folder: Path) -> None:
         """Write what was seen."""
