@@ -22,7 +22,8 @@ from joulemap.recorder.journal import Journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recorder.signals import held
-from joulemap.recorder.steps import Slicer, StepClock
+from joulemap.recorder.slicer import Slicer
+from joulemap.recorder.steps import StepClock
 
 if TYPE_CHECKING:
     from joulemap.frameworks.adapter import StepListener

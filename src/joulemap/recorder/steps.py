@@ -6,11 +6,9 @@ slices of time instead.
 
 from __future__ import annotations
 
-import _thread
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -21,6 +19,7 @@ from joulemap.recorder.budget import Budget, Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.signals import held
+from joulemap.recorder.threads import Threads
 
 _CUT_SHORT = BaseException()
 SLICE = "slice"
@@ -57,9 +56,7 @@ class StepClock:
         self._hurries_until_ns = 0
         self._off = False
         self._lane = Lane("")
-        self._threads = threading.local()
-        self._known: dict[int, _Thread] = {}
-        self._left: list[_Thread] = []
+        self._threads = Threads()
 
     def take_lane(self, lane: Lane) -> None:
         """Steps are noted in it from now on."""
@@ -95,7 +92,7 @@ class StepClock:
     def _take_over(self) -> None:
         """A step that is open in the lane is ours in full from now on: something comes of it."""
         lane = self._lane
-        if self._left or (lane.taken is not None and lane.open is not lane.taken):
+        if self._threads.ended or (lane.taken is not None and lane.open is not lane.taken):
             self._clear_what_was_left()
         if lane.open is None or lane.open is lane.taken:
             return
@@ -123,7 +120,7 @@ class StepClock:
             try:
                 with self._lock:
                     if self._owner in (None, me) and not self._off:
-                        self._know_this_thread()
+                        self._threads.know()
                         self._owner, self._depth = me, 1
                         self._begin(label)
             except BaseException:  # a signal's handler has raised
@@ -135,8 +132,8 @@ class StepClock:
         """Nobody will end the step of a thread that has ended, nor one of the lane whose end was not heard:
         a signal's handler has raised then. They are none."""
         lane = self._lane
-        with self._lock:
-            ended, unheard = [one.number for one in self._left], lane.taken
+        with held(), self._lock:
+            ended, unheard = self._threads.take_ended(), lane.taken
             if lane.open is not None and lane.open[1] in ended:
                 lane.open = None
             left = unheard is not None and lane.open is not unheard and unheard[1] in (*ended, get_ident())
@@ -144,7 +141,6 @@ class StepClock:
                 lane.taken = None
             if left or self._owner in ended:
                 self._never_mind()
-            del self._left[: len(ended)]
 
     def end(self, done: bool = False) -> None:
         """The end of the outermost one closes it."""
@@ -212,9 +208,10 @@ class StepClock:
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""
-        if self._left or (self._lane.taken is not None and self._lane.open is not self._lane.taken):
+        lane = self._lane
+        if self._threads.ended or (lane.taken is not None and lane.open is not lane.taken):
             self._clear_what_was_left()
-        return bool(self._owner == get_ident() and self._depth) or self._lane.here() is not None
+        return bool(self._owner == get_ident() and self._depth) or lane.here() is not None
 
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
@@ -230,13 +227,6 @@ class StepClock:
         self._depth -= 1
         if not self._depth:
             self._never_mind()
-
-    def _know_this_thread(self) -> None:
-        """Hear of its end: another one may have its number after that."""
-        if not hasattr(self._threads, "mine"):
-            mine = _Mine()
-            here = self._known[get_ident()] = _Thread(mine, self._left.append)
-            here.number, self._threads.mine = get_ident(), mine
 
     def _never_mind(self) -> None:
         """The step that has begun is none."""
@@ -417,34 +407,3 @@ class StepClock:
         self._slice_ns, self._labels, self._traced = None, [SLICE], 1
         self._end_session()
         return True
-
-
-class _Mine:
-    """What a thread keeps as long as it lives."""
-
-
-class _Thread(weakref.ref[_Mine]):
-    """A thread, by what it keeps; with its number."""
-
-    number = 0
-
-
-class Slicer:
-    """Slices the time of a program that uses a framework and has no steps, or none for long. Its thread is
-    not among those that ``threading`` knows: the program may count them."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
-        self._over = threading.Event()
-
-    def start(self) -> None:
-        """Begin to watch, as patiently as after a step."""
-        self._clock.wait_from_now()
-        _thread.start_new_thread(self._run, ())
-
-    def _run(self) -> None:
-        while not self._over.wait(self._clock.quiet_s):
-            self._clock.slice()
-
-    def stop(self) -> None:
-        self._over.set()
