@@ -17,7 +17,7 @@ from joulemap.frameworks.torch.hooks import (
     hook_compiler,
     hook_loaders,
 )
-from joulemap.frameworks.torch.kernels import others_wait
+from joulemap.frameworks.torch.kernels import alone
 from joulemap.frameworks.torch.profiler import Profiler
 from joulemap.frameworks.torch.provenance import Provenance
 from joulemap.frameworks.torch.steps import StepFinder
@@ -63,12 +63,13 @@ class TorchAdapter(HookedAdapter):
         if self._profiler is None or self._compiles or not self._profiler.touching:
             return False
         self._profiler.refuse_if_busy()
-        if not others_wait():
-            raise TracerBusy("Other threads of the program compute.", "The next step is looked at.")
         device = "cuda" if gpus.in_use() else "cpu"
         taster = Taster(device, _is_watched, partial(self._watch.failed, Taster))
-        self._tasting = taster, folder
-        taster.begin(self._profiler.touching)
+        with alone() as is_so:
+            if not is_so:
+                raise TracerBusy("Other threads of the program compute.", "The next step is looked at.")
+            self._tasting = taster, folder
+            taster.begin(self._profiler.touching)
         return True
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.inputs import is_number, type_word
-from joulemap.frameworks.torch.kernels import KEY, Kernels
+from joulemap.frameworks.torch.kernels import KEY, Kernels, alone
 from joulemap.frameworks.torch.rotation import (
     cache_bytes,
     copied,
@@ -259,8 +259,9 @@ class Repeater:
 
     def install(self) -> None:
         """Take part in the dispatch of the operations; those that cannot be are refused."""
-        for op, targets in self._choose.items():
-            self._join(op, targets)
+        with alone():  # as far as it can be
+            for op, targets in self._choose.items():
+                self._join(op, targets)
 
     def _join(self, op: str, targets: Mapping[Operands, int]) -> None:
         try:
