@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -43,9 +43,9 @@ class Kernels:
 
     def remove(self) -> bool:
         """Leave the dispatcher as it was; False where other threads compute all the time, and they stay."""
-        until_s = time.monotonic() + PATIENCE_S
-        while not self._removed():
-            if time.monotonic() > until_s:
+        until_s = monotonic() + PATIENCE_S
+        while self._libraries and not self._removed():
+            if monotonic() > until_s:
                 return False
         return True
 
@@ -72,7 +72,7 @@ def _others_wait() -> bool:
     """None of them is in a kernel of ours, and none has run for a while."""
     before = _others()
     if before:
-        time.sleep(LOOK_S)
+        sleep(LOOK_S)
     return before is not None and (not before or before == _others())
 
 
