@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from tests.tensorflow_live import Heard
 from tests.torch_live import Noting, attached
 from tests.torch_training import ACTIONS, Failing, Training
 
-pytest.importorskip("torch", reason="needs PyTorch")
+torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 
 def heard_in(actions: list[str], listener: Heard) -> list[str]:
@@ -70,6 +71,28 @@ def test_an_optimizer_whose_step_failed_is_not_waited_for_nor_held() -> None:
         for _ in range(3):
             program.trains()
     assert (listener.depth, listener.steps) == (0, ["train"] * 4)
+
+
+def test_an_optimizer_may_be_given_whatever_it_takes() -> None:
+    """Of which some cannot be compared with anything."""
+
+    class Given(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, rates: Any = None) -> Any:
+            return super().step()
+
+    program = Training()
+    optimizer, rates = Given(program.one.parameters(), lr=0.1), np.ones(2)
+
+    def trains(*given: Any) -> None:
+        program.one(program.x).sum().backward()
+        optimizer.step(*given)
+
+    listener = Noting()
+    with tempfile.TemporaryDirectory() as folder, attached(Path(folder)) as (adapter, _):
+        adapter._watch.steps = listener
+        for given in [(), (), (), (rates,), (rates,), (None,), (None,)]:
+            trains(*given)
+    assert listener.steps == ["train"] * 7
 
 
 def test_an_alarm_that_comes_while_a_hook_runs_reaches_the_program() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,19 @@ from joulemap.recording import Recording
 SECONDS = 0.8
 
 
-def asked(description: str | None) -> argparse.Namespace:
-    """What a study was asked for."""
-    parser = argparse.ArgumentParser(description=description)
+Lines = Iterable[dict[str, Any]]
+
+
+def studied(study: str, what: str | None, replay: Callable[[str], Lines]) -> dict[str, Cost] | None:
+    """The costs of what a study replays on a device; None in the program that it measures for that."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.into is None:
+        return measured(study, asked.device)
+    write(replay(asked.device), asked.into)
+    return None
 
 
 def replayed(key: str, replayer: Replayer, device: str) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def replayed(key: str, replayer: Replayer, device: str) -> dict[str, Any]:
     return {"key": key, **said, "executions": said["executions"][0]}
 
 
-def write(lines: Iterable[dict[str, Any]], into: Path) -> None:
+def write(lines: Lines, into: Path) -> None:
     """Each as soon as it is known."""
     with into.open("w") as file:
         for line in lines:

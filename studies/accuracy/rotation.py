@@ -86,14 +86,11 @@ def rows_of_sums(found: dict[str, Cost]) -> list[list[str]]:
 
 def main() -> None:
     """Measure, and print a table."""
-    asked = alone.asked(main.__doc__)
-    if asked.into is not None:
-        alone.write(replay(asked.device), asked.into)
-        return
-    found = alone.measured("studies.accuracy.rotation", asked.device)
-    head = ("operation", "operands and result", "time", "energy")
-    sys.stdout.write(markdown(head, rows(found)) + "\n")
-    sys.stdout.write(markdown(("summed", "time of a MiB", "energy of a MiB"), rows_of_sums(found)))
+    found = alone.studied("studies.accuracy.rotation", main.__doc__, replay)
+    if found is not None:
+        head = ("operation", "operands and result", "time", "energy")
+        sys.stdout.write(markdown(head, rows(found)) + "\n")
+        sys.stdout.write(markdown(("summed", "time of a MiB", "energy of a MiB"), rows_of_sums(found)))
 
 
 if __name__ == "__main__":

@@ -72,12 +72,9 @@ def rows(found: dict[str, Cost]) -> list[list[str]]:
 
 def main() -> None:
     """Measure, and print a table."""
-    asked = alone.asked(main.__doc__)
-    if asked.into is not None:
-        alone.write(replay(asked.device), asked.into)
-        return
-    found = alone.measured("studies.accuracy.values", asked.device)
-    sys.stdout.write(markdown(("operation", NORMAL, NARROW, "energy"), rows(found)))
+    found = alone.studied("studies.accuracy.values", main.__doc__, replay)
+    if found is not None:
+        sys.stdout.write(markdown(("operation", NORMAL, NARROW, "energy"), rows(found)))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,6 @@ class Removals:
             self._remove.pop()()
 
 
-_NO_CLOSURE = (None,)
-"""What Accelerate gives an optimizer's step, and therefore Hugging Face's trainer does."""
 _AS_NOTED = object()
 """In the place of the range of an optimizer's step of which nothing was said."""
 
@@ -70,7 +68,7 @@ class OptimizerSteps:
                 and quick.optimizer() is optimizer
                 and quick.module
                 and begun[1] == get_ident()
-                and (len(args) == 1 or args[1:] == _NO_CLOSURE)
+                and (len(args) == 1 or (len(args) == 2 and args[1] is None))  # None is Accelerate's closure
                 and not kwargs
             ):
                 quick.stepping = begun, id(optimizer)
@@ -101,7 +99,8 @@ class OptimizerSteps:
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._catch_up()
-        usual = args in ((), _NO_CLOSURE) and not (self._thread.open or kwargs or self._calls.tracing)
+        plain = not kwargs and (not args or (len(args) == 1 and args[0] is None))
+        usual = plain and not (self._thread.open or self._calls.tracing)
         if usual and self._finder.is_as_noted(optimizer):
             self._thread.begun += 1
             self._thread.open.append((id(optimizer), _AS_NOTED))
