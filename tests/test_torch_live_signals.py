@@ -3,16 +3,19 @@ steps after it."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.steps import StepClock
-from tests.late_signals import comes_to_the_program
-from tests.test_torch_live_quick import Program, Silent, recording
+from tests.late_signals import Late, comes_to_the_program
+from tests.torch_recorded import Program, Silent, recording
 from tests.torch_training import Training
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -110,3 +113,36 @@ def test_it_comes_in_a_session(step: Step) -> None:
                 assert torch.autograd._profiler_enabled() == sessions.open, place
             assert sessions._number >= 1
             assert not sessions._failures.get("torch"), place
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_timeout_that_comes_while_a_call_fails_leaves_the_program_its_steps(before: int) -> None:
+    """It is raised as soon as Python runs anything; ``before`` that many calls are like each other."""
+
+    def late(*_: Any) -> None:
+        raise Late
+
+    class Fails(torch.nn.Module):  # type: ignore[misc]
+        fails = False
+
+        def forward(self, x: Any) -> Any:
+            if self.fails:
+                signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+                raise ArithmeticError
+            return x
+
+    model, handler = Fails(), signal.signal(signal.SIGUSR1, late)
+    try:
+        with recording(StepClock) as (program, _), torch.no_grad():
+            for _ in range(before):
+                model(program.x)
+            model.fails = True
+            with pytest.raises((Late, ArithmeticError)):
+                model(program.x)
+            model.fails = False
+            found = program.clock.count
+            for _ in range(10):
+                model(program.x)
+            assert program.clock.count == found + 10
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
