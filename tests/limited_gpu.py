@@ -20,20 +20,21 @@ GPU = Domain("GPU:0", "GPU:0")
 S = 1_000_000_000
 LIMIT_W, IDLE_W, WAITING_W, HIGHEST_MHZ = 700.0, 120.0, 125.0, 1980.0
 FACTS = [(0, "GPU:0 power_limit_w", LIMIT_W)]
-STEP = {0: (0.030, 30.0), 1: (0.010, 4.0), 2: (0.008, 5.0)}
-"""Seconds and joules of three operations at the highest clocks: together 812 W."""
+STEP = {0: (0.030, 30.0, 1.1), 1: (0.010, 4.0, 0.3), 2: (0.008, 5.0, 0.5)}
+"""Seconds and joules of three operations at the highest clocks, together 812 W; and the power of clocks with
+which each one's joules go."""
 STEPS = 40
 BLOCKS = [*((number, EASED) for number in STEP), *[(REFERENCE, 0.0)] * REFERENCES]
 """What a round has: a target, and how much the GPU waits."""
 
 
-def at_clock(parts: Iterable[tuple[float, float]], clock: float) -> tuple[float, float]:
+def at_clock(parts: Iterable[tuple[float, float, float]], clock: float) -> tuple[float, float]:
     """Seconds and joules of some operations at a part of the highest clocks."""
-    seconds, joules = (sum(column) for column in zip(*parts, strict=True))
-    return seconds * clock**-0.4, joules * clock**0.9
+    told = [(seconds * clock**-0.4, joules * clock**power) for seconds, joules, power in parts]
+    return sum(seconds for seconds, _ in told), sum(joules for _, joules in told)
 
 
-def at_limit(parts: Iterable[tuple[float, float]], wait_s: float = 0.0) -> float:
+def at_limit(parts: Iterable[tuple[float, float, float]], wait_s: float = 0.0) -> float:
     """The part of the highest clocks at which the limit is just kept."""
     parts, low, high = list(parts), 0.3, 1.0
     for _ in range(60):
@@ -46,8 +47,12 @@ def at_limit(parts: Iterable[tuple[float, float]], wait_s: float = 0.0) -> float
 
 OWN = at_limit(STEP.values())
 """The program's own clocks."""
-OWN_S, _ = at_clock(STEP.values(), OWN)
-BUSY = {number: at_clock([part], OWN)[0] for number, part in STEP.items()}
+WORK_S, WORK_J = at_clock(STEP.values(), 1.0)
+SCALE = at_clock(STEP.values(), OWN)[1] / WORK_J
+"""What all of the work takes there, as a part of what it takes at the highest."""
+LAWS = {number: OWN**power / SCALE for number, (_, _, power) in STEP.items()}
+BUSY = {number: seconds for number, (seconds, _, _) in STEP.items()}
+"""As it was traced: after a rest, at the highest clocks."""
 
 
 def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[list[Stretch], PowerTrace]:
@@ -59,7 +64,7 @@ def experiment(rounds: int = 4, ease: float = EASED, seed: int = 0) -> tuple[lis
     order = [one for _ in range(rounds) for block in blocks for one in (block, (PLAIN, ease))]
     for target, waits in [(PLAIN, 0.0), *order]:
         parts = [*STEP.values(), *([STEP[target]] if target in STEP else [])]
-        wait_s = waits * (OWN_S + BUSY.get(target, 0.0))
+        wait_s = waits * (WORK_S + BUSY.get(target, 0.0))
         clock = at_limit(parts, wait_s)
         seconds, energy_j = at_clock(parts, clock)
         seconds, energy_j = seconds + wait_s, energy_j * random.normal(1, 0.001) + wait_s * WAITING_W

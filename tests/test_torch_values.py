@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
-from joulemap.frameworks.torch.values import PIECE, PIECES, Taster, Values, held_by, read_values  # noqa: E402
+from joulemap.frameworks.torch.values import LOOKS, PIECE, Taster, Values, held_by, read_values  # noqa: E402
 from joulemap.replaying import Replays  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 from tests.torch_oddities import ODDITIES, is_same  # noqa: E402
@@ -74,19 +75,42 @@ def test_pieces_of_large_tensors_are_kept_and_results_are_the_same(tmp_path: Pat
     values = seen(taster, tmp_path)
     bias, inputs, weights = held(values, "addmm")
     assert bias is None  # it is small
-    count = PIECE // 4
-    for part, piece in enumerate(inputs.view(PIECES, count)):
-        assert torch.equal(piece, x.flatten()[part * x.numel() // PIECES :][:count])
-    assert torch.equal(weights[:count], model.weight.detach().flatten()[:count])  # transposed: as it lies
-    assert torch.equal(held(values, "threshold_backward")[1][:count], plain[0].flatten()[:count])
+    lines = PIECE // 4 // 512
+    assert torch.equal(inputs.view(lines, 512), x[(600 - lines) // 2 :][:lines])
+    held_weights = model.weight.detach()[(1024 - lines) // 2 :][:lines]
+    assert torch.equal(weights.view(lines, 512), held_weights)  # transposed: as it lies
+    lines = PIECE // 4 // 1024
+    assert torch.equal(
+        held(values, "threshold_backward")[1].view(lines, 1024), plain[0][(600 - lines) // 2 :][:lines]
+    )
 
 
-def test_calls_that_are_alike_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    with looked_at("mul") as taster:
-        for number in range(20):
-            torch.full((512, 1024), float(number)) * 2
-    [pieces] = held(seen(taster, tmp_path), "mul")
-    assert pieces.view(-1, PIECES * PIECE // 4)[:, 0].tolist() == [0, 1, 3, 7, 15]
+@pytest.mark.parametrize("calls", [1, LOOKS, LOOKS + 1, 32, 49, 98, 1000])
+def test_calls_that_are_alike_are_looked_at_in_no_rhythm(calls: int) -> None:
+    """Layers have a pattern, of which every part is to be seen, wherever they are."""
+    alike = tasted.Alike()
+    for number in range(calls):
+        alike.look([torch.full((512, 1024), float(number))])
+    chosen = [int(piece[0]) for [piece] in alike.kept.values()]
+    assert chosen == sorted(alike.kept)
+    assert min(calls, LOOKS // 2) <= len(chosen) <= LOOKS
+    assert alike.size == len(chosen) * PIECE
+    if calls > LOOKS:
+        assert all({number % each for number in chosen} == set(range(each)) for each in (2, 3))
+        between = [after - before for before, after in pairwise([*chosen, calls])]
+        assert max(between) < calls / 2
+
+
+def test_pieces_come_from_all_over() -> None:
+    alike, places = tasted.Alike(), torch.arange(512 * 1024).view(512, 1024).float()
+    for _ in range(LOOKS):
+        alike.look([places, None])
+    starts = sorted(int(piece[0]) for piece, _ in alike.kept.values())
+    assert all(start % 1024 == 0 for start in starts)  # lines stay lines
+    assert len(set(starts)) == LOOKS
+    assert starts[0] < 512 * 1024 / 4
+    assert starts[-1] > 512 * 1024 / 2
+    assert len(tasted._piece(places.view(1, -1), 0.999)) == PIECE // 4  # a part of a line that is longer
 
 
 def test_what_is_cast_is_seen_where_it_is_read(tmp_path: Path) -> None:
@@ -120,11 +144,11 @@ def test_what_is_no_memory_is_not_looked_at(tmp_path: Path) -> None:
         x.unsqueeze(0).requires_grad_().expand(3, 600, 1024) * 2
     values = seen(taster, tmp_path)
     assert {op for op, _ in values} == {"relu", "add", "mul"}
-    assert len(held(values, "relu")[0]) == PIECES * PIECE // 4
+    assert len(held(values, "relu")[0]) == PIECE // 4
 
 
 def test_no_more_is_kept_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasted, "MOST", 3 * PIECES * PIECE)
+    monkeypatch.setattr(tasted, "MOST", 3 * PIECE)
     with looked_at("mul") as taster:
         for size in range(10):
             torch.ones(512 + size, 1024) * 2

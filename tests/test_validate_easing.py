@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from joulemap.traces import PowerTrace
-from joulemap.validating.easing import EASED, FEWEST, SOONER, Easing
+from joulemap.validating.easing import EASED, FEWEST, LATER, Easing
 from joulemap.validating.limit import MOST_SPREAD, power_limit_w, remarks
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
@@ -19,10 +19,13 @@ from .limited_gpu import (
     GPU,
     HIGHEST_MHZ,
     IDLE_W,
+    LAWS,
     LIMIT_W,
     OWN,
-    OWN_S,
+    SCALE,
     STEP,
+    WORK_J,
+    WORK_S,
     S,
     at_clock,
     experiment,
@@ -33,12 +36,13 @@ from .limited_gpu import (
 
 def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
     stretches, power = experiment()
-    easing = Easing.of(metered(power), stretches, OWN_S)
+    easing = Easing.of(metered(power), stretches, WORK_S)
     assert easing is not None
     assert easing.eased_mhz == pytest.approx(HIGHEST_MHZ)
     assert easing.plain_mhz == pytest.approx(OWN * HIGHEST_MHZ)
     assert easing.spread < 1e-6
-    found, eased = (truths(BUSY, stretches, metered(power), IDLE_W, one) for one in (easing, None))
+    asked = (BUSY, stretches, metered(power), IDLE_W)
+    found, alike, eased = truths(*asked, easing, LAWS), truths(*asked, easing), truths(*asked)
     never_plain = [one for one in stretches if one.target >= 0 or one.ease]
     assert {one.executions for one in truths(BUSY, never_plain, metered(power)).values()} == {1.0}
     alone, without = experiment(ease=0.0)
@@ -46,54 +50,59 @@ def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
     for number, part in STEP.items():
         true_j = at_clock([part], OWN)[1]
         assert abs(found[number].energy_j - true_j) <= 2 * found[number].half_j
-        assert found[number].energy_j == pytest.approx(true_j, rel=0.03)
+        assert found[number].energy_j == pytest.approx(true_j, rel=0.015)
+        assert found[number].law == LAWS[number]
         assert eased[number].energy_j == pytest.approx(part[1], rel=0.04)  # clocks are not known
-        assert eased[number].energy_j > 1.05 * true_j
+        assert eased[number].energy_j > 1.03 * true_j
+        assert alike[number].energy_j / true_j == pytest.approx(1 / LAWS[number], rel=0.015)
+        assert alike[number].law == 1.0
         assert abs(blind[number].energy_j / true_j - 1) > (0.01 if number == 2 else 0.07)
+    assert LAWS[0] < 0.985  # so that it makes a difference
+    assert min(LAWS[1], LAWS[2]) > 1.04
 
 
 def test_how_work_goes_with_clocks_is_found_and_its_interval_holds() -> None:
     held = []
     for seed in range(40):
         stretches, power = experiment(2, seed=seed)
-        easing = Easing.of(metered(power), stretches, OWN_S)
+        easing = Easing.of(metered(power), stretches, WORK_S)
         assert easing is not None
-        assert easing.scale == pytest.approx(OWN**0.9, rel=0.01)  # waits draw more than rests
+        assert easing.scale == pytest.approx(SCALE, rel=0.01)  # waits draw more than rests
         assert easing.half < 0.015
-        held.append(abs(easing.scale - OWN**0.9) <= easing.half)
+        held.append(abs(easing.scale - SCALE) <= easing.half)
     assert np.mean(held) >= 0.9
 
 
 def test_a_truth_is_less_sure_by_what_is_not_known_of_easing() -> None:
-    scaled = Truth(2.0, 0.06, 3.0, 5, 0.1).scaled(Easing(0.5, 0.02, 0.0, 0.0, 0.0))
-    assert scaled == Truth(1.0, pytest.approx(0.05), 3.0, 5, 0.1)
+    truth, easing = Truth(2.0, 0.06, 3.0, 5, 0.1), Easing(0.5, 0.02, 0.0, 0.0, 0.0)
+    assert truth.scaled(easing) == Truth(1.0, pytest.approx(0.05), 3.0, 5, 0.1)
+    own = truth.scaled(easing, 1.1)
+    assert own == Truth(pytest.approx(1.1), pytest.approx(1.1 * np.hypot(0.05, 0.1)), 3.0, 5, 0.1, 1.1)
 
 
 def test_too_few_stretches_of_a_kind_tell_nothing_of_easing() -> None:
     alone, without = experiment(ease=0.0)
-    assert Easing.of(metered(without), alone, OWN_S) is None
-    assert Easing.of(metered(without), [], OWN_S) is None
+    assert Easing.of(metered(without), alone, WORK_S) is None
+    assert Easing.of(metered(without), [], WORK_S) is None
     stretches, power = experiment()
     for ease in (0.0, EASED):
         others = [one for one in stretches if one.target >= 0 or one.ease != ease]
         of_kind = plain(stretches, ease)
-        assert Easing.of(metered(power), others + of_kind[: FEWEST - 1], OWN_S) is None
-        assert Easing.of(metered(power), others + of_kind[:FEWEST], OWN_S) is not None
+        assert Easing.of(metered(power), others + of_kind[: FEWEST - 1], WORK_S) is None
+        assert Easing.of(metered(power), others + of_kind[:FEWEST], WORK_S) is not None
         late = replace(of_kind[0], start_ns=stretches[-1].end_ns, end_ns=stretches[-1].end_ns + S)
-        assert Easing.of(metered(power), [*others, *of_kind[: FEWEST - 1], late], OWN_S) is None
-    assert Easing.of(Metered(power), stretches, OWN_S) is None  # nothing is known of rests
+        assert Easing.of(metered(power), [*others, *of_kind[: FEWEST - 1], late], WORK_S) is None
+    assert Easing.of(Metered(power), stretches, WORK_S) is None  # nothing is known of rests
 
 
-def test_work_takes_less_time_at_higher_clocks_and_less_of_what_is_drawn_at_rest() -> None:
+def test_work_takes_more_time_at_lower_clocks_and_more_of_what_is_drawn_at_rest() -> None:
     stretches, power = experiment()
-    easing = Easing.of(metered(power), stretches, OWN_S)
+    easing = Easing.of(metered(power), stretches, WORK_S)
     assert easing is not None
-    assert easing.sooner == pytest.approx(OWN**SOONER)
-    silent = Easing.of(metered(power), [replace(one, clock_mhz=0.0) for one in stretches], OWN_S)
+    silent = Easing.of(metered(power), [replace(one, clock_mhz=0.0) for one in stretches], WORK_S)
     assert silent is not None
-    assert silent.sooner == 1.0
-    assert easing.scale / silent.scale - 1 == pytest.approx(
-        IDLE_W * OWN_S * (1 - OWN**SOONER) / sum(joules for _, joules in STEP.values()), rel=0.2
+    assert easing.scale - silent.scale == pytest.approx(
+        IDLE_W * WORK_S * (OWN**-LATER - 1) / WORK_J, rel=0.05
     )
 
 
@@ -107,14 +116,14 @@ def test_a_host_that_is_slow_at_times_changes_nothing_of_easing() -> None:
             usual = stretches[[one.start_ns for one in stretches].index(stretch.start_ns)]
             return super().step_j(usual) + IDLE_W * (stretch.seconds - usual.seconds) / stretch.steps
 
-    usual = Easing.of(metered(power), stretches, OWN_S)
+    usual = Easing.of(metered(power), stretches, WORK_S)
     assert usual is not None
     for every in (1, 2, 3):
         mixed = [
             two if number % every == 0 else one
             for number, (one, two) in enumerate(zip(stretches, slow, strict=True))
         ]
-        found = Easing.of(Slow(power, IDLE_W), mixed[:-1], OWN_S)
+        found = Easing.of(Slow(power, IDLE_W), mixed[:-1], WORK_S)
         assert found is not None
         assert found.scale == pytest.approx(usual.scale, rel=1e-3)
 
@@ -125,9 +134,9 @@ def test_one_stretch_that_is_far_off_does_not_count() -> None:
         one = plain(stretches, ease)[1]
         within = (power.edges_ns[:-1] >= one.start_ns) & (power.edges_ns[1:] <= one.end_ns)
         disturbed = PowerTrace(GPU, power.edges_ns, power.energy_j * np.where(within, 1.5, 1.0))
-        easing = Easing.of(metered(disturbed), stretches, OWN_S)
+        easing = Easing.of(metered(disturbed), stretches, WORK_S)
         assert easing is not None
-        assert easing.scale == pytest.approx(OWN**0.9, abs=easing.half)
+        assert easing.scale == pytest.approx(SCALE, abs=easing.half)
         assert easing.half < 0.015
 
 
@@ -135,7 +144,7 @@ def test_blocks_at_other_clocks_than_the_steps_between_them_show() -> None:
     stretches, power = experiment()
     slower = [replace(one, clock_mhz=one.clock_mhz * (0.94 if one.target == 0 else 1)) for one in stretches]
     easing, silent = (
-        Easing.of(metered(power), some, OWN_S)
+        Easing.of(metered(power), some, WORK_S)
         for some in (slower, [replace(one, clock_mhz=0.0) for one in stretches])
     )
     assert easing is not None
@@ -158,6 +167,8 @@ def test_it_is_said_where_plain_steps_draw_all_that_the_gpu_may_and_how_truths_a
     assert "waited after each target, at 1980 MHz instead of 1627." in eased
     assert "takes 0.823 ± 0.004 of what it takes there, and so do the truths." in eased
     assert remarks(silent, metered(power), stretches, easing)[-1] == eased
+    (_, own) = remarks(limited, metered(power), stretches, easing, with_laws=True)
+    assert own == eased.removesuffix(".") + ", each as its cost goes with clocks."
     (_, unseen) = remarks(limited, metered(power), stretches, replace(easing, eased_mhz=0.0))
     assert "waited after each target. At the program's own clocks" in unseen
     (_, few) = remarks(limited, metered(power), stretches, None)

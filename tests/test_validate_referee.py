@@ -20,9 +20,11 @@ from .limited_gpu import (
     FACTS,
     GPU,
     LIMIT_W,
-    OWN_S,
+    OWN,
     STEP,
     WAITING_W,
+    WORK_J,
+    WORK_S,
     S,
     at_clock,
     broken,
@@ -136,12 +138,11 @@ def test_a_referee_knows_a_level_by_the_steps_between_blocks_as_these_are(tmp_pa
     stretches, power = experiment(2)
     referee = a_referee(tmp_path / "experiment", FACTS)
     referee.stretches = stretches
-    seconds, joules = at_clock(STEP.values(), 1.0)
-    eased_w = (joules + OWN_S * WAITING_W) / (seconds + OWN_S)
+    eased_w = (WORK_J + WORK_S * WAITING_W) / (2 * WORK_S)
     assert referee._levels_w(power) == pytest.approx([LIMIT_W] * (1 + 2 * REFERENCES), rel=0.005)
     referee._ease = EASED
     assert referee._levels_w(power) == pytest.approx([eased_w] * len(plain(stretches, EASED)), rel=0.005)
-    assert referee._step_s() == pytest.approx(OWN_S)
+    assert referee._step_s() == pytest.approx(at_clock(STEP.values(), OWN)[0])
     after_ns = next(one.end_ns for one in reversed(stretches) if one.target != PLAIN)
     labels = ("train" + EASED_STEP, "train", "test", "train" + REPEATING)
     told = [(after_ns + number, after_ns + number + 1, label) for number, label in enumerate(labels)]

@@ -51,7 +51,8 @@ def _row(content: Mapping[str, Any]) -> Row:
     }
     high_j, each = content["truth"]["high_j"], content["executions"]
     half_j = float("inf") if high_j is None else (high_j - content["truth"]["energy_j"]) / each
-    truth = Truth(content["each_j"], half_j, each, content["blocks"], content["waiting_j"])
+    known = (content["blocks"], content["waiting_j"], content.get("law", 1.0))
+    truth = Truth(content["each_j"], half_j, each, *known)
     return Row(content["kind"], content["name"], truth, charges)
 
 

@@ -65,11 +65,14 @@ class Calibrated:
 
 
 def calibrated(
-    recording: Recording, steps: Steps | None = None, power: PowerTrace | None = None
+    recording: Recording,
+    steps: Steps | None = None,
+    power: PowerTrace | None = None,
+    clock_mhz: float = 0.0,
 ) -> Calibrated:
-    """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it. The
-    closure is that of ``steps`` and of what the program drew, ``power``: those of the recording, where others
-    are not given."""
+    """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it, or at
+    others. The closure is that of ``steps`` and of what the program drew, ``power``: those of the recording,
+    where others are not given."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None:
         raise InputError(
@@ -77,7 +80,7 @@ def calibrated(
             f"joulemap calibrate {recording.path} measures its operations.",
         )
     known = Calibration.from_json(content)
-    calibration = known.at(_clock_mhz(recording, known.device))
+    calibration = known.at(clock_mhz or _clock_mhz(recording, known.device))
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)

@@ -26,10 +26,14 @@ def power_limit_w(recording: Recording, device: str) -> float:
 
 
 def remarks(
-    recording: Recording, metered: Metered, stretches: Sequence[Stretch], easing: Easing | None
+    recording: Recording,
+    metered: Metered,
+    stretches: Sequence[Stretch],
+    easing: Easing | None,
+    with_laws: bool = False,
 ) -> list[str]:
-    """What to say of plain steps that draw as much as the GPU may, and of how that was kept from the
-    truths."""
+    """What to say of plain steps that draw as much as the GPU may, and of how that was kept from the truths:
+    of each by a law of its own, or of all alike."""
     device = metered.power.domain.device
     limit_w = power_limit_w(recording, device)
     base = [one for one in plain(stretches) if metered.knows(one)]
@@ -47,7 +51,7 @@ def remarks(
             "executions that are added may take it."
         )
     if easing is not None:
-        said += _of_easing(device, easing)
+        said += _of_easing(device, easing, with_laws)
     elif any(one.ease for one in stretches):
         said.append(_TOO_FEW)
     elif said:
@@ -55,13 +59,13 @@ def remarks(
     return said
 
 
-def _of_easing(device: str, easing: Easing) -> list[str]:
-    clocks = ""
+def _of_easing(device: str, easing: Easing, with_laws: bool) -> list[str]:
+    clocks, laws = "", ", each as its cost goes with clocks" if with_laws else ""
     if easing.eased_mhz and easing.plain_mhz:
         clocks = f", at {easing.eased_mhz:.0f} MHz instead of {easing.plain_mhz:.0f}"
     said = [
         f"So in blocks {device} waited after each target{clocks}. At the program's own clocks its work takes "
-        f"{easing.scale:.3f} ± {easing.half:.3f} of what it takes there, and so do the truths."
+        f"{easing.scale:.3f} ± {easing.half:.3f} of what it takes there, and so do the truths{laws}."
     ]
     if easing.spread > MOST_SPREAD:
         said.append(

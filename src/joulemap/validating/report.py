@@ -80,6 +80,7 @@ class Row:
             "blocks": self.truth.blocks,
             "each_j": self.truth.energy_j,
             "waiting_j": self.truth.waiting_j,
+            "law": self.truth.law,
             "truth": {"energy_j": self.truth_j, "low_j": _number(low_j), "high_j": _number(high_j)},
             **rules,
         }

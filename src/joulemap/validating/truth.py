@@ -38,13 +38,15 @@ OTHERS = 4
 class Truth:
     """Of one target: joules of one execution with half of their 95 % interval, how often it is executed in a
     plain step, in how many blocks it was repeated, and what of the joules that it added was taken off, for
-    waiting that was not its own."""
+    waiting that was not its own. ``law`` is what clocks change of it, as a part of what they change of the
+    whole program's work."""
 
     energy_j: float
     half_j: float
     executions: float
     blocks: int
     waiting_j: float = 0.0
+    law: float = 1.0
 
     @property
     def relative(self) -> float:
@@ -55,10 +57,12 @@ class Truth:
     def step_j(self) -> float:
         return self.energy_j * self.executions
 
-    def scaled(self, easing: Easing) -> Truth:
-        """At the program's own clocks."""
-        half_j = np.hypot(easing.scale * self.half_j, easing.half * self.energy_j)
-        return replace(self, energy_j=easing.scale * self.energy_j, half_j=float(half_j))
+    def scaled(self, easing: Easing, law: float = 1.0) -> Truth:
+        """At the program's own clocks. What is not known of a law may be as much as it changes."""
+        scale = easing.scale * law
+        doubt = np.hypot(easing.half / easing.scale, law - 1)
+        half_j = scale * float(np.hypot(self.half_j, doubt * self.energy_j))
+        return replace(self, energy_j=scale * self.energy_j, half_j=half_j, law=law)
 
 
 def truths(
@@ -67,18 +71,19 @@ def truths(
     metered: Metered,
     idle_w: float = 0.0,
     easing: Easing | None = None,
+    laws: Mapping[int, float] = {},
 ) -> dict[int, Truth]:
     """Of each target, from every block in which it was repeated and its neighbours in which nothing was;
-    those without such a block have none. ``busy_s`` is the device's time for a target in a plain step,
+    those without such a block have none. ``busy_s`` is the device's time for a target in a traced step,
     ``idle_w`` the device's power while it waits, for its host or because it is eased: 0 where it does not, or
-    where nothing is known of it. ``easing`` says how truths of eased steps are those of plain ones."""
+    where nothing is known of it. ``easing`` says how truths of eased steps are those of plain ones, and
+    ``laws`` how those of single targets differ in that."""
     base = [one for one in stretches if one.target < 0]
     steps = max(sum(one.steps for one in base), 1)
-    sooner = 1.0 if easing is None else easing.sooner
     blocks = {}
     for target, seconds in busy_s.items():
         executions = sum(one.seen.get(target, 0) for one in base) / steps
-        each_s = sooner * seconds / executions if executions else 0.0
+        each_s = seconds / executions if executions else 0.0
         found = Blocks.of(target, stretches, metered, executions, each_s, idle_w)
         if len(found.added_j):
             blocks[target] = found
@@ -86,7 +91,9 @@ def truths(
         target: one.truth([other for other in blocks.values() if other is not one])
         for target, one in blocks.items()
     }
-    return told if easing is None else {target: one.scaled(easing) for target, one in told.items()}
+    if easing is None:
+        return told
+    return {target: one.scaled(easing, laws.get(target, 1.0)) for target, one in told.items()}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

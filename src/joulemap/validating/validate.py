@@ -97,9 +97,15 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     costs, notes = _calibrated(recording, steps, drawn)
     idle_w = _idle_w(costs, power)
     easing = Easing.of(metered, stretches, work_s(found.targets))
+    asked = (found.targets, steps, found.label, drawn)
+    charges = {TIME: charged(recording, "exact", *asked)}
+    laws = dict[int, float]()
+    if costs is not None:
+        charges[CALIBRATED] = charged(recording, "calibrated", *asked)
+    if costs is not None and easing is not None and easing.eased_mhz:
+        laws = _laws(charges[CALIBRATED], charged(recording, "calibrated", *asked, easing.eased_mhz))
     busy_s = {one.number: one.step_s for one in found.targets}
-    known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing)
-    charges = _charges(recording, found, steps, drawn, costs is not None)
+    known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing, laws)
     rows = _rows(found.targets, known, charges)
     base = plain(found.stretches)
     count = sum(one.steps for one in base)
@@ -118,7 +124,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             *notes,
             *_notes(found, rows),
             *_shared(own, power, found.stretches),
-            *limit.remarks(recording, metered, stretches, easing),
+            *limit.remarks(recording, metered, stretches, easing, with_laws=bool(laws)),
         ],
     )
 
@@ -174,14 +180,12 @@ def _waiting_w(found: Experiment, metered: Metered, idle_w: float) -> float:
     return idle_w if found.waits else 0.0
 
 
-def _charges(
-    recording: Recording, found: Experiment, steps: Steps, power: PowerTrace, with_costs: bool
-) -> dict[str, dict[int, Charge]]:
-    asked = (found.targets, steps, found.label, power)
-    charges = {TIME: charged(recording, "exact", *asked)}
-    if with_costs:
-        charges[CALIBRATED] = charged(recording, "calibrated", *asked)
-    return charges
+def _laws(own: Mapping[int, Charge], eased: Mapping[int, Charge]) -> dict[int, float]:
+    """What clocks change of each target, as a part of what they change of all: both share the same energy,
+    by costs at the program's own clocks and at those of eased steps."""
+    return {
+        number: one.energy_j / eased[number].energy_j for number, one in own.items() if eased[number].energy_j
+    }
 
 
 def _rows(

@@ -4,15 +4,19 @@ What an operation draws depends on the bits that change from one value to the ne
 numbers that came from bfloat16 takes 13 % less than one of any others of the same type, a backward pass of
 layer normalisation 10 %, and random values of any distribution are not what a program has. So in one step
 kernels of ours stand in the dispatcher between autograd and the device, as where operations are repeated, and
-keep a few pieces of each large tensor that passes, of some of the calls that are alike. (A mode of the
-dispatcher would see the same, but while there is one, autograd takes other ways for some operations.)
+keep a piece of each large tensor that passes, of some of the calls that are alike. (A mode of the dispatcher
+would see the same, but while there is one, autograd takes other ways for some operations.)
+
+Calls that are alike differ: a product of one shape reads normalised numbers in one place, and in the next
+what attention made, whose neighbouring rows are much the same. Layers repeat such a pattern, so every other
+call, or every fourth, would be of one kind. So calls are chosen that are far apart and in no rhythm: those
+whose number times the golden ratio has a small fraction.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -26,20 +30,49 @@ from joulemap.frameworks.torch.repeating import Refused, Thread, below, operands
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"
-PIECES, PIECE = 4, 4 * 1024
-"""Of each tensor, from all over it, and the bytes of one."""
-LOOKS = 7
-"""At the 1st, 2nd, 4th, 8th, … of all calls that are alike, so many of them: layers are not alike in that."""
+PIECE = 32 * 1024
+"""Bytes of one tensor, in one piece: neighbours stay neighbours."""
+LOOKS = 8
+"""At so many of the calls that are alike, at most, and at half as many where there are more."""
+GOLDEN, PLACES = (5**0.5 - 1) / 2, 2**0.5
+"""Steps from one call to the next, round a circle: of what is chosen, and of where a piece comes from."""
 LEAST = 1024 * 1024
 """What has fewer bytes draws little, and is not looked at."""
 MOST = 64 * 1024 * 1024
 """Of all tensors together."""
-_TIMES = {1 << number for number in range(LOOKS)}
 
 Held = tuple[bytes, ...]
 """Pieces of each tensor that an operation is given, one after the other; none of those not looked at."""
-Values = dict[tuple[str, Operands], Held]
-"""By operation and operands."""
+Key = tuple[str, Operands]
+"""An operation and what it is given."""
+Values = dict[Key, Held]
+
+
+class Alike:
+    """Some of the calls that are alike: pieces of each tensor, by the number of the call."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._within = 1.0
+        self.kept: dict[int, list[Any]] = {}
+
+    def look(self, large: Sequence[Any]) -> int:
+        """At one more call, if it is chosen; by how many bytes more is kept then."""
+        number, before = self._calls, self.size
+        self._calls += 1
+        if number * GOLDEN % 1 >= self._within:
+            return 0
+        self.kept[number] = [None if one is None else _piece(one, number * PLACES + 0.5) for one in large]
+        while len(self.kept) > LOOKS:
+            self._within /= 2
+            self.kept = {one: some for one, some in self.kept.items() if one * GOLDEN % 1 < self._within}
+        return self.size - before
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that is kept."""
+        pieces = chain.from_iterable(self.kept.values())
+        return sum(one.numel() * one.element_size() for one in pieces if one is not None)
 
 
 class Taster:
@@ -49,8 +82,7 @@ class Taster:
         self, device: str, hidden: Callable[[], object], failed: Callable[[Exception], object]
     ) -> None:
         self._device, self._hidden, self._failed = device, hidden, failed
-        self._calls: Counter[tuple[str, Operands]] = Counter()
-        self._kept: dict[tuple[str, Operands], list[list[Any]]] = {}
+        self._kept: dict[Key, Alike] = {}
         self._size = 0
         self._thread = Thread()
         self._kernels = Kernels()
@@ -92,8 +124,8 @@ class Taster:
         folder.mkdir(parents=True, exist_ok=True)
         index = []
         with (folder / BYTES).open("wb") as file:
-            for (name, given), looks in self._kept.items():
-                held = [b"".join(map(_bytes, pieces)) for pieces in zip(*looks, strict=True)]
+            for (name, given), alike in self._kept.items():
+                held = [b"".join(map(_bytes, pieces)) for pieces in zip(*alike.kept.values(), strict=True)]
                 file.writelines(held)
                 index.append((name, given, [len(one) for one in held]))
         (folder / INDEX).write_text(json.dumps(index, separators=(",", ":")))
@@ -107,16 +139,11 @@ class Taster:
             with Unheard():  # of classes of the program's own
                 large = [one if self._is_large(one) else None for one in _largest(values)]
                 if any(one is not None for one in large):
-                    self._keep((name, operands(values)), large)
+                    alike = self._kept.setdefault((name, operands(values)), Alike())
+                    self._size += alike.look(large)
         except Exception as error:  # noqa: BLE001 - the program goes on
             self._size = MOST
             self._failed(error)
-
-    def _keep(self, key: tuple[str, Operands], large: Sequence[Any]) -> None:
-        self._calls[key] += 1
-        if self._calls[key] in _TIMES:
-            self._kept.setdefault(key, []).append([None if one is None else _pieces(one) for one in large])
-            self._size += sum(PIECES * PIECE for one in large if one is not None)
 
     def _is_large(self, tensor: Any) -> bool:
         """Whether it is memory and nothing else, here, and much of it."""
@@ -130,13 +157,16 @@ class Taster:
         return here and reach(tensor.shape, tensor.stride()) * int(tensor.element_size()) >= LEAST
 
 
-def _pieces(tensor: Any) -> Any:
-    """Some of a tensor's memory, from all over it, one after the other."""
-    import torch
-
+def _piece(tensor: Any, place: float) -> Any:
+    """Some of a tensor's memory, from ``place`` of the way through it (as often round as it likes): whole
+    lines, where these are short."""
     size, whole = PIECE // tensor.element_size(), reach(tensor.shape, tensor.stride())
-    lies = tensor.detach().as_strided((whole,), (1,))
-    return torch.cat([lies[part * whole // PIECES :][:size] for part in range(PIECES)])
+    wide = [stride for stride, count in zip(tensor.stride(), tensor.shape, strict=True) if count > 1 < stride]
+    line = min(wide, default=1)
+    line = line if line <= size else 1
+    size -= size % line
+    begin = int(place % 1 * (whole - size) / line) * line
+    return tensor.detach().as_strided((whole,), (1,))[begin : begin + size].clone()
 
 
 def _largest(values: Sequence[Any]) -> list[Any]:
