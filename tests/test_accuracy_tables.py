@@ -19,6 +19,7 @@ PROGRAMS = [
     "bert-train-256",
     "bert-infer-256",
     "bert-infer-32",
+    "bert-infer-32-again",
     "resnet-train",
 ]
 
@@ -43,6 +44,25 @@ def test_the_page_has_the_tables_of_the_reports(name: str) -> None:
     assert summary(report) in page
 
 
+def test_every_program_is_within_the_aim() -> None:
+    """5 % on the mean, 3 % by energy, a closure of 90 to 110 %, nine of ten intervals."""
+    contained = {"operation": (0.0, 0), "module": (0.0, 0)}
+    for name in PROGRAMS:
+        report = read(json.loads((DOCS / "accuracy" / f"{name}.json").read_text()))
+        for kind, (inside, rows) in contained.items():
+            errors = report.errors(kind, CALIBRATED)
+            assert errors is not None
+            assert errors.mean <= 0.05
+            assert kind == "module" or errors.weighted <= 0.03
+            contained[kind] = inside + errors.rows * errors.contained, rows + errors.rows
+        [closure] = [float(one.split()[7]) for one in report.notes if one.startswith("Closure: ")]
+        assert 90 <= closure <= 110
+    assert {kind: (round(inside), rows) for kind, (inside, rows) in contained.items()} == {
+        "operation": (82, 84),
+        "module": (19, 19),
+    }
+
+
 def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
     found = {
         path.stem: read(json.loads(path.read_text())).errors("operation", CALIBRATED) for path in REPORTS
@@ -53,12 +73,13 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
     }
     assert said == {
         "llama-decode": (7, 2.4, 1.9),
-        "llama-prefill": (14, 9.1, 6.0),
+        "llama-prefill": (14, 2.2, 2.4),
         "bert-infer-32": (4, 3.6, 2.7),
-        "bert-infer-256": (8, 4.1, 2.7),
+        "bert-infer-32-again": (2, 1.3, 1.2),
+        "bert-infer-256": (6, 1.6, 1.7),
         "bert-infer-256-10s": (8, 4.9, 3.8),
-        "bert-train-256": (17, 2.9, 3.3),
-        "bert-train-256-10s": (17, 25.4, 18.5),
+        "bert-train-256": (17, 2.5, 2.4),
+        "bert-train-256-10s": (17, 24.1, 17.4),
         "bert-train-32": (14, 3.9, 2.8),
         "resnet-train": (20, 1.8, 1.7),
     }
