@@ -79,3 +79,23 @@ def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
     assert any(one.startswith("mm, calibrated: 5.10 J") for one in titles)
     assert not any(one.startswith("unsure") for one in titles)
     assert "<svg" in page(report)
+
+
+def test_a_module_that_holds_everything_leaves_operations_their_width() -> None:
+    widths = {}
+    for whole_j in (4.0, 400.0):
+        report = a_report()
+        whole = row("net", whole_j, whole_j, whole_j, kind="module")
+        drawn = Xml.fromstring(picture(replace(report, rows=[*report.rows, whole])))
+        groups = {
+            group.findtext("{*}title", "").split(":")[0]: float(group.find("{*}rect").attrib["width"])
+            for group in drawn.iter("{http://www.w3.org/2000/svg}g")
+        }
+        widths[whole_j] = groups["mm, by time"]
+        texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        assert texts.index("operations") < texts.index("mm")
+        assert texts.index("modules, with all that is in them, at a scale of their own") < texts.index("net")
+        assert groups["net, by time"] > (0.9 if whole_j > 4 else 0.5) * max(groups.values())
+    assert widths[400.0] == widths[4.0]
+    only = replace(report, rows=[one for one in report.rows if one.kind == "operation"])
+    assert "modules" not in picture(only)

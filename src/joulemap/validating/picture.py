@@ -10,7 +10,8 @@ from joulemap.units import fmt, fmt_share
 from joulemap.validating.report import CALIBRATED, TIME, Report, Row
 
 _BAR, _GAP, _WIDTH, _TOP, _CHARACTER, _LONGEST = 15, 14, 460.0, 64, 6.6, 44
-_LEGEND = 800.0
+_GROUP, _HEAD, _LEGEND = 3 * _BAR + _GAP, 30, 800.0
+_HEADS = {"operation": "operations", "module": "modules, with all that is in them, at a scale of their own"}
 _COLOURS = {"truth": "#57534e", TIME: "#e65100", CALIBRATED: "#0f766e"}
 _WORDS = {"truth": "truth, by repeating in place", TIME: "by time", CALIBRATED: "calibrated"}
 _LINES = (
@@ -24,12 +25,11 @@ Bar = tuple[str, float, float, float]
 
 def picture(report: Report, title: str = "Joules a step") -> str:
     """Operations, then modules, most energy first."""
-    rows = [*report.of("operation"), *report.of("module")]
-    bars = [_bars(row) for row in rows]
-    most_j = max((high for some in bars for _, _, _, high in some), default=1.0) or 1.0
-    left = 20 + min(max((len(row.name) for row in rows), default=8), _LONGEST) * _CHARACTER
-    group = len(_COLOURS) * _BAR + _GAP
-    width, height = max(left + _WIDTH + 110, _LEGEND), _TOP + len(rows) * group + 16
+    kinds = {kind: rows for kind in _HEADS if (rows := report.of(kind))}
+    names = [row.name for rows in kinds.values() for row in rows]
+    left = 20 + min(max(map(len, names), default=8), _LONGEST) * _CHARACTER
+    height = _TOP + len(kinds) * _HEAD + len(names) * _GROUP + 16
+    width = max(left + _WIDTH + 110, _LEGEND)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" aria-label="accuracy">',
@@ -37,10 +37,10 @@ def picture(report: Report, title: str = "Joules a step") -> str:
         f'<text class="t o" x="16" y="22">{escape(title)}</text>',
         *_legend(report),
     ]
-    for number, (row, some) in enumerate(zip(rows, bars, strict=True)):
-        parts += _group(row, some, left, _TOP + number * group, most_j)
-    base = _TOP + len(rows) * group - _GAP / 2
-    parts.append(f'<line x1="{left:.0f}" y1="{_TOP}" x2="{left:.0f}" y2="{base:.0f}"/>')
+    top = _TOP
+    for kind, rows in kinds.items():
+        parts += _panel(kind, rows, left, top)
+        top += _HEAD + len(rows) * _GROUP
     return "\n".join((*parts, "</svg>", ""))
 
 
@@ -66,6 +66,17 @@ def _legend(report: Report) -> Iterator[str]:
         yield f'<rect x="{x:.0f}" y="36" width="12" height="12" fill="{_COLOURS[what]}"/>'
         yield f'<text class="o" x="{x + 18:.0f}" y="46">{escape(said)}</text>'
         x += 40 + len(said) * _CHARACTER
+
+
+def _panel(kind: str, rows: Sequence[Row], left: float, top: float) -> Iterator[str]:
+    bars = [_bars(row) for row in rows]
+    most_j = max(high for some in bars for *_, high in some) or 1.0
+    yield f'<text class="o" x="{left:.0f}" y="{top + 14}">{_HEADS[kind]}</text>'
+    first = top + _HEAD
+    for number, (row, some) in enumerate(zip(rows, bars, strict=True)):
+        yield from _group(row, some, left, first + number * _GROUP, most_j)
+    base = first + len(rows) * _GROUP - _GAP / 2
+    yield f'<line x1="{left:.0f}" y1="{first:.0f}" x2="{left:.0f}" y2="{base:.0f}"/>'
 
 
 def _group(row: Row, bars: Sequence[Bar], left: float, top: float, most_j: float) -> Iterator[str]:
