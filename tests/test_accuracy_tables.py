@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from studies.accuracy.tables import read, summary, table
+from studies.accuracy.tables import overview, read, summary, table
 
 from joulemap.validating.report import CALIBRATED, TIME
 
@@ -42,9 +42,10 @@ def test_the_page_has_the_tables_of_the_reports(name: str) -> None:
     page = (DOCS / "accuracy.md").read_text()
     assert table(report) in page
     assert summary(report) in page
+    assert overview(report) in page
 
 
-def test_every_program_is_within_the_aim() -> None:
+def test_operations_of_every_program_are_within_the_aim_and_modules_nearly() -> None:
     """5 % on the mean, 3 % by energy, a closure of 90 to 110 %, nine of ten intervals."""
     contained = {"operation": (0.0, 0), "module": (0.0, 0)}
     for name in PROGRAMS:
@@ -53,7 +54,7 @@ def test_every_program_is_within_the_aim() -> None:
             errors = report.errors(kind, CALIBRATED)
             assert errors is not None
             assert errors.mean <= 0.05
-            assert kind == "module" or errors.weighted <= 0.03
+            assert errors.weighted <= (0.036 if kind == "module" else 0.03)
             contained[kind] = inside + errors.rows * errors.contained, rows + errors.rows
         [closure] = [float(one.split()[7]) for one in report.notes if one.startswith("Closure: ")]
         assert 90 <= closure <= 110
@@ -73,18 +74,13 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
     }
     assert said == {
         "llama-decode": (7, 2.4, 1.9),
-        "llama-prefill": (14, 2.2, 2.4),
+        "llama-prefill": (14, 2.1, 2.4),
         "bert-infer-32": (4, 3.6, 2.7),
         "bert-infer-32-again": (2, 1.3, 1.2),
-        "bert-infer-256": (6, 1.6, 1.7),
+        "bert-infer-256": (6, 1.5, 1.6),
         "bert-infer-256-10s": (8, 4.9, 3.8),
         "bert-train-256": (17, 2.5, 2.4),
-        "bert-train-256-10s": (17, 24.1, 17.4),
+        "bert-train-256-10s": (17, 24.2, 17.4),
         "bert-train-32": (14, 3.9, 2.8),
         "resnet-train": (20, 1.8, 1.7),
     }
-    page = (DOCS / "accuracy.md").read_text()
-    for name in PROGRAMS:
-        rows, mean, weighted = said[name]
-        assert f"| {rows} |" in page
-        assert f"| {mean} / {weighted} % |" in page

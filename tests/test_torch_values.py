@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
-from joulemap.frameworks.torch.values import LOOKS, PIECE, Taster, Values, held_by, read_values  # noqa: E402
+from joulemap.frameworks.torch.values import PIECE, RUN, RUNS, Taster, Values, held_by, read_values  # noqa: E402
 from joulemap.replaying import Replays  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 from tests.torch_oddities import ODDITIES, is_same  # noqa: E402
@@ -85,32 +85,42 @@ def test_pieces_of_large_tensors_are_kept_and_results_are_the_same(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("calls", [1, LOOKS, LOOKS + 1, 32, 49, 98, 1000])
-def test_calls_that_are_alike_are_looked_at_in_no_rhythm(calls: int) -> None:
-    """Layers have a pattern, of which every part is to be seen, wherever they are."""
+@pytest.mark.parametrize("calls", [1, 3, 4, 8, 9, 16, 23, 32, 49, 98, 400])
+def test_calls_that_follow_each_other_are_looked_at_in_a_few_places(calls: int) -> None:
+    """Layers have a pattern of up to four calls, of which every part is to be seen."""
     alike = tasted.Alike()
     for number in range(calls):
-        alike.look([torch.full((512, 1024), float(number))])
-    chosen = [int(piece[0]) for [piece] in alike.kept.values()]
+        alike.look([torch.full((512, 1024), float(number)), None], PIECE)
+    chosen = [int(piece[0]) for piece, _ in alike.kept.values()]
     assert chosen == sorted(alike.kept)
-    assert min(calls, LOOKS // 2) <= len(chosen) <= LOOKS
+    assert min(calls, RUN) <= len(chosen) <= RUN * RUNS
+    assert len({number // RUN for number in chosen}) <= RUNS
     assert alike.size == len(chosen) * PIECE
-    if calls > LOOKS:
-        assert all({number % each for number in chosen} == set(range(each)) for each in (2, 3))
-        between = [after - before for before, after in pairwise([*chosen, calls])]
-        assert max(between) < calls / 2
+    for pattern in range(1, min(calls, RUN) + 1):
+        assert {number % pattern for number in chosen} == set(range(pattern))
+
+
+@pytest.mark.parametrize("runs", range(2, 60))
+def test_they_lie_apart_and_not_at_the_beginning_alone(runs: int) -> None:
+    alike = tasted.Alike()
+    for _ in range(runs * RUN):
+        alike.look([], PIECE)
+    first, second = sorted({number // RUN for number in alike.kept})
+    assert second >= runs / 4
+    assert runs < 3 or second - first >= runs / 7
 
 
 def test_pieces_come_from_all_over() -> None:
     alike, places = tasted.Alike(), torch.arange(512 * 1024).view(512, 1024).float()
-    for _ in range(LOOKS):
-        alike.look([places, None])
+    for _ in range(RUN * RUNS):
+        alike.look([places, None], PIECE)
     starts = sorted(int(piece[0]) for piece, _ in alike.kept.values())
     assert all(start % 1024 == 0 for start in starts)  # lines stay lines
-    assert len(set(starts)) == LOOKS
+    assert len(set(starts)) == RUN * RUNS
     assert starts[0] < 512 * 1024 / 4
     assert starts[-1] > 512 * 1024 / 2
-    assert len(tasted._piece(places.view(1, -1), 0.999)) == PIECE // 4  # a part of a line that is longer
+    line = tasted._piece(places.view(1, -1), 0.999, PIECE)
+    assert len(line) == PIECE // 4  # a part of one that is longer
 
 
 def test_what_is_cast_is_seen_where_it_is_read(tmp_path: Path) -> None:
@@ -147,12 +157,43 @@ def test_what_is_no_memory_is_not_looked_at(tmp_path: Path) -> None:
     assert len(held(values, "relu")[0]) == PIECE // 4
 
 
-def test_no_more_is_kept_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_much_all_have_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasted, "MOST", 3 * PIECE)
     with looked_at("mul") as taster:
         for size in range(10):
+            torch.full((512 + size, 1024), float(size)) * 2
+    values = seen(taster, tmp_path)
+    sizes = [len(pieces) for [pieces] in values.values()]
+    assert len(values) == 10
+    assert sizes == [PIECE // 4] * 10
+    monkeypatch.setattr(tasted, "LEAST_PIECE", PIECE)
+    with looked_at("mul") as taster:
+        for size in range(10):
             torch.ones(512 + size, 1024) * 2
-    assert len(seen(taster, tmp_path)) == 3
+    assert len(seen(taster, tmp_path / "few")) == 4  # and then no more
+
+
+def test_threads_look_in_turn(tmp_path: Path) -> None:
+    x = torch.randn(512, 1024)
+
+    def computes() -> None:
+        for _ in range(200):
+            x * 2
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with looked_at("mul") as taster:
+            threads = [threading.Thread(target=computes) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    [alike] = taster._kept.values()
+    assert alike._calls == 400
+    assert taster._size == alike.size == sum(len(one[0]) * 4 for one in alike.kept.values())
 
 
 def test_what_fails_is_said_once_and_the_program_goes_on(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from joulemap.traces import PowerTrace
-from joulemap.validating.easing import EASED, FEWEST, LATER, Easing
+from joulemap.validating.easing import ALIKE_RMS, EASED, FEWEST, LATER, LAW_RMS, Easing
 from joulemap.validating.limit import MOST_SPREAD, power_limit_w, remarks
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
@@ -51,7 +51,7 @@ def test_truths_of_eased_steps_are_told_at_the_clocks_of_the_program() -> None:
         true_j = at_clock([part], OWN)[1]
         assert abs(found[number].energy_j - true_j) <= 2 * found[number].half_j
         assert found[number].energy_j == pytest.approx(true_j, rel=0.015)
-        assert found[number].law == LAWS[number]
+        assert found[number].law == pytest.approx(LAWS[number])
         assert eased[number].energy_j == pytest.approx(part[1], rel=0.04)  # clocks are not known
         assert eased[number].energy_j > 1.03 * true_j
         assert alike[number].energy_j / true_j == pytest.approx(1 / LAWS[number], rel=0.015)
@@ -74,10 +74,16 @@ def test_how_work_goes_with_clocks_is_found_and_its_interval_holds() -> None:
 
 
 def test_a_truth_is_less_sure_by_what_is_not_known_of_easing() -> None:
-    truth, easing = Truth(2.0, 0.06, 3.0, 5, 0.1), Easing(0.5, 0.02, 0.0, 0.0, 0.0)
+    truth, easing = Truth(2.0, 0.06, 3.0, 5, 0.1), Easing(0.5, 0.02, 1980.0, 1980.0, 0.0)
     assert truth.scaled(easing) == Truth(1.0, pytest.approx(0.05), 3.0, 5, 0.1)
-    own = truth.scaled(easing, 1.1)
-    assert own == Truth(pytest.approx(1.1), pytest.approx(1.1 * np.hypot(0.05, 0.1)), 3.0, 5, 0.1, 1.1)
+    lower = replace(easing, plain_mhz=1980.0 * np.exp(-0.1))
+    assert lower.apart == pytest.approx(0.1)
+    alike, own = truth.scaled(lower), truth.scaled(lower, 1.1)
+    assert alike == Truth(1.0, pytest.approx(np.hypot(0.05, 1.96 * 0.1 * ALIKE_RMS), rel=1e-4), 3.0, 5, 0.1)
+    half_j = 1.1 * np.hypot(0.05, 1.96 * 0.1 * LAW_RMS)
+    assert own == Truth(pytest.approx(1.1), pytest.approx(half_j, rel=1e-4), 3.0, 5, 0.1, pytest.approx(1.1))
+    unseen = replace(lower, scale=np.exp(-0.06), eased_mhz=0.0)
+    assert unseen.apart == pytest.approx(0.1)
 
 
 def test_too_few_stretches_of_a_kind_tell_nothing_of_easing() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from joulemap.api import load
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
@@ -16,12 +18,26 @@ from joulemap.recorder.experiment import EASED_STEP, REPEATING
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, Steps
 from joulemap.validating import metered
+from joulemap.validating.laws import laws
 from joulemap.validating.report import CALIBRATED, Report
 from joulemap.validating.stretch import Stretch
 from joulemap.validating.target import Target
 from joulemap.validating.validate import Experiment, report_of
 
-from .limited_gpu import BUSY, FACTS, HIGHEST_MHZ, IDLE_W, LAWS, OWN, STEP, WORK_S, S, at_clock, experiment
+from .limited_gpu import (
+    BUSY,
+    FACTS,
+    HIGHEST_MHZ,
+    IDLE_W,
+    LAWS,
+    OWN,
+    SCALE,
+    STEP,
+    WORK_S,
+    S,
+    at_clock,
+    experiment,
+)
 from .recordings import unsynced
 
 BY_ITSELF = 0.7
@@ -42,6 +58,35 @@ def test_truths_are_told_at_the_programs_clocks_as_costs_go_with_them(tmp_path: 
     assert [one["law"] for one in report.to_json()["rows"]] == [row.truth.law for row in report.rows]
 
 
+@pytest.mark.parametrize("missing", STEP)
+def test_what_has_no_cost_goes_with_clocks_as_all_does(tmp_path: Path, missing: int) -> None:
+    """As do all others, where that is most of the work."""
+    report = reported(tmp_path / "run.joulemap", clocks=True, missing=missing)
+    for row in report.rows:
+        number = int(row.name)
+        true_j = at_clock([STEP[number]], OWN)[1]
+        assert abs(row.truth_j - true_j) <= row.half_j
+        assert row.truth_j == pytest.approx(true_j, rel=0.08)
+        assert (row.truth.law == 1.0) == (number == missing or missing == 0)
+    found = {int(row.name): row.truth.law for row in report.rows}
+    others = [number for number in STEP if number != missing]
+    if missing:
+        told, true = (laws_[others[1]] / laws_[others[0]] for laws_ in (found, LAWS))
+        assert told == pytest.approx(true, rel=0.002)
+
+
+def test_a_module_goes_as_what_is_in_it(tmp_path: Path) -> None:
+    rows = frozenset({(NAMES[1], "forward"), (NAMES[2], "forward")})
+    report = reported(tmp_path / "run.joulemap", clocks=True)
+    recording, easing = load(tmp_path / "run.joulemap"), report.easing
+    module = Target(7, "module", "net", "", (), rows, 0.4, 0.0)
+    parts = [STEP[1], STEP[2]]
+    both = at_clock(parts, OWN)[1] / at_clock(parts, 1.0)[1] / SCALE
+    assert laws(recording, [module], easing) == {7: pytest.approx(both, rel=0.002)}
+    assert laws(recording, [module], None) == {}
+    assert laws(recording, [replace(module, rows=frozenset({("other", "forward")}))], easing) == {}
+
+
 def test_without_looks_at_clocks_all_truths_are_told_alike(tmp_path: Path) -> None:
     report = reported(tmp_path / "run.joulemap", clocks=False)
     assert [row.truth.law for row in report.rows] == [1.0] * len(STEP)
@@ -51,7 +96,7 @@ def test_without_looks_at_clocks_all_truths_are_told_alike(tmp_path: Path) -> No
     assert max(off["1"], off["2"]) < -0.03
 
 
-def reported(path: Path, clocks: bool) -> Report:
+def reported(path: Path, clocks: bool, missing: int | None = None) -> Report:
     """On a recording of the experiment with ``joulemap calibrate``'s costs in it, all exactly right, found
     at the highest clocks and at those that each operation has by itself."""
     stretches, power = experiment()
@@ -61,6 +106,8 @@ def reported(path: Path, clocks: bool) -> Report:
         for name in NAMES.values()
     ]
     costs = {Operation.of(row): _cost(part) for row, part in zip(signatures, STEP.values(), strict=True)}
+    if missing is not None:
+        del costs[list(costs)[missing]]
     calibration = Calibration("GPU:0", IDLE_W, costs).to_json()
     info = RecordingInfo(window_ns=(0, stretches[-1].end_ns), extra={CALIBRATION: calibration})
     starts = np.cumsum([0.0, *BUSY.values()])

@@ -99,3 +99,4 @@ def test_a_module_that_holds_everything_leaves_operations_their_width() -> None:
     assert widths[400.0] == widths[4.0]
     only = replace(report, rows=[one for one in report.rows if one.kind == "operation"])
     assert "modules" not in picture(only)
+    assert "Nothing is known well enough: a larger --budget" in picture(replace(report, rows=[]))

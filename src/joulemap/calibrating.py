@@ -17,7 +17,7 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
-from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
+from joulemap.calibration.recorded import CALIBRATION, VALUES, in_order, signatures, values
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
@@ -32,9 +32,9 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
-_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values"
-"""Costs of GPUs that were kept before each had its own law of clocks are not found any more, nor those of
-operations that were given made-up values."""
+_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values in rows"
+"""Costs of GPUs that were kept before each had its own law of clocks are not found any more; and where a
+recording has what operands held, those of made-up values, or of others, are not."""
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -227,9 +227,10 @@ def _torch() -> dict[str, str]:
 def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     host, versions = recording.info.host, recording.info.versions
     at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
+    with_values = _WITH_VALUES if recording.table(VALUES) is not None else ""
     return Shelf(
         str(host.get("machine", "")),
-        f"{power.domain.device} {power.domain.sensor}{at_clocks}{_WITH_VALUES}",
+        f"{power.domain.device} {power.domain.sensor}{at_clocks}{with_values}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
         {name: value for name, value in recording.info.extra.get(FLAGS, {}).items() if name != "autocast"},

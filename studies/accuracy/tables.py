@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from joulemap.devices import Domain
@@ -29,7 +30,9 @@ def main() -> None:
     for path in map(Path, sys.argv[1:]):
         report = read(json.loads(path.read_text()))
         path.with_suffix(".svg").write_text(picture(report, f"Joules a step: {path.stem}"))
-        print(f"\n## {path.stem}\n", said(report), table(report), summary(report), sep="\n\n")
+        print(
+            f"\n## {path.stem}\n", said(report), table(report), summary(report), overview(report), sep="\n\n"
+        )
 
 
 def read(content: Mapping[str, Any]) -> Report:
@@ -97,6 +100,27 @@ def summary(report: Report) -> str:
                 shares = (fmt_share(one) for one in (found.mean, found.weighted, found.held))
                 rows.append([f"{found.rows} {kind}s, {words}", *shares])
     return markdown(["", "mean error", "weighted by energy", "intervals that hold"], rows)
+
+
+def overview(report: Report) -> str:
+    """One line of the table of all programs: rows that count and what they are of a step, the median of their
+    intervals, errors on the mean and by energy, intervals that hold and contain the truth, and closure."""
+    counted = [row for row in report.of("operation") if report.counts(row)]
+    by_time, found = (report.errors("operation", rule) for rule in RULES)
+    modules = report.errors("module", CALIBRATED)
+    closure = next((one.split()[7] for one in report.notes if one.startswith("Closure: ")), "")
+    if by_time is None or found is None or modules is None:
+        return ""
+    cells = [
+        str(len(counted)),
+        f"{100 * report.sum_j('operation') / report.step_j:.0f} %",
+        f"± {100 * median(row.truth.relative for row in counted):.0f} %",
+        *(f"{100 * one.mean:.1f} / {100 * one.weighted:.1f} %" for one in (by_time, found)),
+        *(f"{100 * part:.0f} %" for part in (found.held, found.contained)),
+        f"{closure} %",
+        f"{100 * modules.mean:.1f} / {100 * modules.weighted:.1f} %",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

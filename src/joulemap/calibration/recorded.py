@@ -68,19 +68,20 @@ def calibrated(
     recording: Recording,
     steps: Steps | None = None,
     power: PowerTrace | None = None,
-    clock_mhz: float = 0.0,
 ) -> Calibrated:
-    """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it, or at
-    others. The closure is that of ``steps`` and of what the program drew, ``power``: those of the recording,
-    where others are not given."""
+    """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it. The
+    closure is that of ``steps`` and of what the program drew, ``power``: those of the recording, where others
+    are not given."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None:
         raise InputError(
             "The recording is not calibrated.",
-            f"joulemap calibrate {recording.path} measures its operations.",
+            f"joulemap calibrate {recording.path} measures its operations."
+            if signatures(recording)
+            else "Nor can it be: only recordings of PyTorch say what operations were called with.",
         )
     known = Calibration.from_json(content)
-    calibration = known.at(clock_mhz or _clock_mhz(recording, known.device))
+    calibration = known.at(_clock_mhz(recording, known.device))
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
     weights = weigh(events, calibration.device, here, calibration.costs)

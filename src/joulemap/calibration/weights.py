@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +49,7 @@ def weigh(
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
     share = np.zeros(len(events))
-    for place in here:
-        known = _known(place, costs)
-        if known is None:
-            continue
+    for place, known in known_parts(here, costs):
         rows = chosen & (events.name.codes == events.name.code(place.name))
         rows &= events.phase.codes == PHASES.index(place.phase)
         part = known.seconds / place.busy_s
@@ -84,8 +81,16 @@ def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
     return float(np.clip(1 + part * missing_j / unknown_j, LEAST_REST, 1 / LEAST_REST))
 
 
+def known_parts(here: Sequence[Place], costs: Mapping[Operation, Cost]) -> Iterator[tuple[Place, Known]]:
+    """The places of which something has a cost, with that."""
+    for place in here:
+        known = _known(place, costs)
+        if known is not None:
+            yield place, known
+
+
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """Of a place's busy time, the part whose cost is known."""
 
     energy_j: float
@@ -93,7 +98,7 @@ class _Known:
     rms: float
 
 
-def _known(place: Place, costs: Mapping[Operation, Cost]) -> _Known | None:
+def _known(place: Place, costs: Mapping[Operation, Cost]) -> Known | None:
     """What the calls of a place with a known cost took; None where there are none. Where others have none,
     theirs is the time that is left when the known ones have taken what they take by themselves."""
     each = {operation: costs[operation] for operation in place.calls if operation in costs}
@@ -103,4 +108,4 @@ def _known(place: Place, costs: Mapping[Operation, Cost]) -> _Known | None:
     energy_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
     alone_s = sum(cost.seconds * place.calls[one] * runs for one, cost in each.items())
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
-    return _Known(energy_j, seconds, max(cost.rms for cost in each.values()))
+    return Known(energy_j, seconds, max(cost.rms for cost in each.values()))

@@ -137,7 +137,7 @@ def _costs(found: Calibration, covered: float) -> None:
     from rich.table import Table
 
     from joulemap.calibration.book import described
-    from joulemap.units import fmt_pm, fmt_seconds, fmt_share
+    from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for heading in ("operation", "one execution", "power", "time"):
@@ -149,7 +149,7 @@ def _costs(found: Calibration, covered: float) -> None:
     out.print(f"What operations cost on {found.device}, each by itself\n", markup=False)
     out.print(table)
     out.print(
-        f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {found.idle_w:.0f} W.",
+        f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {fmt(found.idle_w, 'W')}.",
         markup=False,
     )
     for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):

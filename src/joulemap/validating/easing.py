@@ -7,8 +7,7 @@ for as long as that takes. It is below its limit then, and clocks are the same w
 What is found so is true at the clocks of eased steps. Plain steps tell what the same work takes at the
 program's own: both are compared without what is drawn in waits, which is what is drawn in rests. That a host
 is slow at times, and has the GPU wait in either, is no difference then. It is the work of a whole step of
-which they tell. An operation that draws much goes with clocks more than one that moves memory, and how costs
-of replays go with them says how much more.
+which they tell (``joulemap.validating.laws`` has what differs from that).
 """
 
 from __future__ import annotations
@@ -32,6 +31,11 @@ REST_RMS = 0.05
 LATER = 0.35
 """The power of clocks with which work takes more time at lower ones: products nearly 1, what moves memory 0.
 It counts with the power in rests only."""
+LAW_RMS, ALIKE_RMS = 0.1, 0.25
+"""How far off the power of clocks is with which an operation's energy goes: by its costs, and where it is
+said to be that of all work. On an H200 it is 0.3 to 1.1 for single operations."""
+WHOLE = 0.6
+"""And about that for whole steps."""
 FEWEST = 3
 """Stretches of each kind, before they are believed."""
 FAR = 5.0
@@ -49,6 +53,14 @@ class Easing:
     eased_mhz: float
     plain_mhz: float
     spread: float
+
+    @property
+    def apart(self) -> float:
+        """The logarithm of the clocks of eased steps over the program's own; where nobody looked, as far as
+        what work takes says."""
+        if self.eased_mhz and self.plain_mhz:
+            return abs(float(np.log(self.eased_mhz / self.plain_mhz)))
+        return abs(float(np.log(self.scale))) / WHOLE
 
     @classmethod
     def of(cls, metered: Metered, stretches: Sequence[Stretch], work_s: float) -> Easing | None:

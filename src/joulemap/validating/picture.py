@@ -14,6 +14,7 @@ _GROUP, _HEAD, _LEGEND = 3 * _BAR + _GAP, 30, 800.0
 _HEADS = {"operation": "operations", "module": "modules, with all that is in them, at a scale of their own"}
 _COLOURS = {"truth": "#57534e", TIME: "#e65100", CALIBRATED: "#0f766e"}
 _WORDS = {"truth": "truth, by repeating in place", TIME: "by time", CALIBRATED: "calibrated"}
+_NOTHING = "Nothing is known well enough: a larger --budget has more blocks of each."
 _LINES = (
     "line{stroke:#a8a29e}.e{stroke:#1c1917;stroke-width:1.5}"
     "@media(prefers-color-scheme:dark){.e{stroke:#e7e5e4}}"
@@ -28,7 +29,7 @@ def picture(report: Report, title: str = "Joules a step") -> str:
     kinds = {kind: rows for kind in _HEADS if (rows := report.of(kind))}
     names = [row.name for rows in kinds.values() for row in rows]
     left = 20 + min(max(map(len, names), default=8), _LONGEST) * _CHARACTER
-    height = _TOP + len(kinds) * _HEAD + len(names) * _GROUP + 16
+    height = _TOP + max(len(kinds), 1) * _HEAD + len(names) * _GROUP + 16
     width = max(left + _WIDTH + 110, _LEGEND)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
@@ -37,6 +38,8 @@ def picture(report: Report, title: str = "Joules a step") -> str:
         f'<text class="t o" x="16" y="22">{escape(title)}</text>',
         *_legend(report),
     ]
+    if not kinds:
+        parts.append(f'<text class="o" x="16" y="{_TOP + 14}">{_NOTHING}</text>')
     top = _TOP
     for kind, rows in kinds.items():
         parts += _panel(kind, rows, left, top)

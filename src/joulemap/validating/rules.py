@@ -33,12 +33,10 @@ def charged(
     chosen: Steps,
     label: str,
     power: PowerTrace,
-    clock_mhz: float = 0.0,
 ) -> dict[int, Charge]:
     """By number of the target. The traced steps are accounted, and the plain ones that they stand for;
-    whatever else was run is left out. ``power`` is what the device drew for the program, and ``clock_mhz``
-    at which clocks costs are told, where these are not to be the program's own."""
-    weights = _weights(calibrated(recording, chosen, power, clock_mhz)) if rule == "calibrated" else {}
+    whatever else was run is left out. ``power`` is what the device drew for the program."""
+    weights = _weights(calibrated(recording, chosen, power)) if rule == "calibrated" else {}
     window = recording.info.window_ns
     footprint = attribute(recording.events(), [power], rule, steps=chosen, window_ns=window, **weights)
     return per_step(footprint, targets, int((chosen.label.codes == chosen.label.code(label)).sum()))

@@ -22,7 +22,7 @@ import numpy as np
 
 from joulemap.accounting.student import NORMAL_975, student_975
 from joulemap.traces import Float64
-from joulemap.validating.easing import REST_RMS, Easing
+from joulemap.validating.easing import ALIKE_RMS, LAW_RMS, REST_RMS, Easing
 from joulemap.validating.metered import Metered
 from joulemap.validating.stretch import Stretch, plain
 
@@ -57,12 +57,13 @@ class Truth:
     def step_j(self) -> float:
         return self.energy_j * self.executions
 
-    def scaled(self, easing: Easing, law: float = 1.0) -> Truth:
-        """At the program's own clocks. What is not known of a law may be as much as it changes."""
-        scale = easing.scale * law
-        doubt = np.hypot(easing.half / easing.scale, law - 1)
+    def scaled(self, easing: Easing, law: float | None = None) -> Truth:
+        """At the program's own clocks, with what is not known of that; by its own law, or as all work."""
+        scale = easing.scale * (1.0 if law is None else law)
+        rms = ALIKE_RMS if law is None else LAW_RMS
+        doubt = np.hypot(easing.half / easing.scale, NORMAL_975 * rms * easing.apart)
         half_j = scale * float(np.hypot(self.half_j, doubt * self.energy_j))
-        return replace(self, energy_j=scale * self.energy_j, half_j=half_j, law=law)
+        return replace(self, energy_j=scale * self.energy_j, half_j=half_j, law=scale / easing.scale)
 
 
 def truths(
@@ -93,7 +94,7 @@ def truths(
     }
     if easing is None:
         return told
-    return {target: one.scaled(easing, laws.get(target, 1.0)) for target, one in told.items()}
+    return {target: one.scaled(easing, laws.get(target)) for target, one in told.items()}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -21,6 +21,7 @@ from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
 from joulemap.validating.easing import Easing
+from joulemap.validating.laws import laws
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import Wanted
 from joulemap.validating.referee import Referee
@@ -99,13 +100,11 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
     easing = Easing.of(metered, stretches, work_s(found.targets))
     asked = (found.targets, steps, found.label, drawn)
     charges = {TIME: charged(recording, "exact", *asked)}
-    laws = dict[int, float]()
     if costs is not None:
         charges[CALIBRATED] = charged(recording, "calibrated", *asked)
-    if costs is not None and easing is not None and easing.eased_mhz:
-        laws = _laws(charges[CALIBRATED], charged(recording, "calibrated", *asked, easing.eased_mhz))
+    each = laws(recording, found.targets, easing) if costs is not None else {}
     busy_s = {one.number: one.step_s for one in found.targets}
-    known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing, laws)
+    known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing, each)
     rows = _rows(found.targets, known, charges)
     base = plain(found.stretches)
     count = sum(one.steps for one in base)
@@ -124,7 +123,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
             *notes,
             *_notes(found, rows),
             *_shared(own, power, found.stretches),
-            *limit.remarks(recording, metered, stretches, easing, with_laws=bool(laws)),
+            *limit.remarks(recording, metered, stretches, easing, with_laws=bool(each)),
         ],
     )
 
@@ -178,14 +177,6 @@ def _waiting_w(found: Experiment, metered: Metered, idle_w: float) -> float:
     if any(one.ease for one in found.stretches):
         return metered.rest_w
     return idle_w if found.waits else 0.0
-
-
-def _laws(own: Mapping[int, Charge], eased: Mapping[int, Charge]) -> dict[int, float]:
-    """What clocks change of each target, as a part of what they change of all: both share the same energy,
-    by costs at the program's own clocks and at those of eased steps."""
-    return {
-        number: one.energy_j / eased[number].energy_j for number, one in own.items() if eased[number].energy_j
-    }
 
 
 def _rows(

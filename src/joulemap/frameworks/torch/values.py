@@ -8,9 +8,9 @@ keep a piece of each large tensor that passes, of some of the calls that are ali
 would see the same, but while there is one, autograd takes other ways for some operations.)
 
 Calls that are alike differ: a product of one shape reads normalised numbers in one place, and in the next
-what attention made, whose neighbouring rows are much the same. Layers repeat such a pattern, so every other
-call, or every fourth, would be of one kind. So calls are chosen that are far apart and in no rhythm: those
-whose number times the golden ratio has a small fraction.
+what attention made, whose neighbouring rows are much the same. Layers repeat such a pattern of two to four
+calls, and every other call, or every fourth, is of one kind. So calls are looked at that follow each other,
+in a few places.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from joulemap.frameworks.torch.caches import Operands
@@ -30,16 +31,18 @@ from joulemap.frameworks.torch.repeating import Refused, Thread, below, operands
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"
-PIECE = 32 * 1024
-"""Bytes of one tensor, in one piece: neighbours stay neighbours."""
-LOOKS = 8
-"""At so many of the calls that are alike, at most, and at half as many where there are more."""
-GOLDEN, PLACES = (5**0.5 - 1) / 2, 2**0.5
-"""Steps from one call to the next, round a circle: of what is chosen, and of where a piece comes from."""
+PIECE, LEAST_PIECE = 32 * 1024, 1024
+"""Bytes of one tensor, in one piece, so that neighbours stay neighbours; and how few they may become."""
+RUN, RUNS = 4, 2
+"""Of the calls that are alike, so many in a row are looked at, and so many such rows, by chance."""
+_ORDER = 5
+"""With which rows that are chosen lie apart, and not at the beginning alone, however many there are."""
+PLACES = 2**0.5
+"""From one call to the next, where a piece comes from, round and round."""
 LEAST = 1024 * 1024
 """What has fewer bytes draws little, and is not looked at."""
 MOST = 64 * 1024 * 1024
-"""Of all tensors together."""
+"""Of all tensors together: where it is more, every piece is halved, and those that come are as small."""
 
 Held = tuple[bytes, ...]
 """Pieces of each tensor that an operation is given, one after the other; none of those not looked at."""
@@ -49,30 +52,43 @@ Values = dict[Key, Held]
 
 
 class Alike:
-    """Some of the calls that are alike: pieces of each tensor, by the number of the call."""
+    """Some of the calls that are alike: pieces of each tensor, by the number of the call; ``size`` is how
+    many bytes all of them are."""
 
     def __init__(self) -> None:
         self._calls = 0
-        self._within = 1.0
+        self._runs: list[int] = []
         self.kept: dict[int, list[Any]] = {}
+        self.size = 0
 
-    def look(self, large: Sequence[Any]) -> int:
-        """At one more call, if it is chosen; by how many bytes more is kept then."""
-        number, before = self._calls, self.size
+    def look(self, large: Sequence[Any], bytes_each: int) -> None:
+        """At one more call, if it is chosen."""
+        number = self._calls
         self._calls += 1
-        if number * GOLDEN % 1 >= self._within:
-            return 0
-        self.kept[number] = [None if one is None else _piece(one, number * PLACES + 0.5) for one in large]
-        while len(self.kept) > LOOKS:
-            self._within /= 2
-            self.kept = {one: some for one, some in self.kept.items() if one * GOLDEN % 1 < self._within}
-        return self.size - before
+        run, place = divmod(number, RUN)
+        if place == 0:
+            self._runs = sorted([*self._runs, run], key=_chance)[:RUNS]
+        if run in self._runs:
+            where = number * PLACES + 0.5
+            self.kept[number] = [None if one is None else _piece(one, where, bytes_each) for one in large]
+            self.kept = {one: some for one, some in self.kept.items() if one // RUN in self._runs}
+            self.size = _size(self.kept.values())
 
-    @property
-    def size(self) -> int:
-        """Bytes of all that is kept."""
-        pieces = chain.from_iterable(self.kept.values())
-        return sum(one.numel() * one.element_size() for one in pieces if one is not None)
+    def halve(self) -> None:
+        """Keep half of each piece."""
+        for pieces in self.kept.values():
+            pieces[:] = [None if one is None else one[: (one.numel() + 1) // 2].clone() for one in pieces]
+        self.size = _size(self.kept.values())
+
+
+def _chance(run: int) -> int:
+    """A number that is another one for every run, and the same in every program."""
+    return hash((run, _ORDER))
+
+
+def _size(kept: Iterable[Iterable[Any]]) -> int:
+    pieces = (one for some in kept for one in some if one is not None)
+    return sum(one.numel() * one.element_size() for one in pieces)
 
 
 class Taster:
@@ -83,7 +99,8 @@ class Taster:
     ) -> None:
         self._device, self._hidden, self._failed = device, hidden, failed
         self._kept: dict[Key, Alike] = {}
-        self._size = 0
+        self._piece, self._size = PIECE, 0
+        self._looks, self._lock = True, Lock()
         self._thread = Thread()
         self._kernels = Kernels()
 
@@ -115,7 +132,7 @@ class Taster:
 
     def end(self) -> None:
         """Look no more, and leave the dispatcher as it was."""
-        self._size = MOST
+        self._looks = False
         if not self._kernels.remove():
             self._failed(TimeoutError("other threads compute all the time, so that kernels of ours stay"))
 
@@ -133,17 +150,29 @@ class Taster:
     def _look(self, name: str, values: Sequence[Any]) -> None:
         from torch._C import DisableTorchFunctionSubclass as Unheard
 
-        if self._size >= MOST or self._hidden():
+        if not self._looks or self._hidden():
             return
         try:
             with Unheard():  # of classes of the program's own
                 large = [one if self._is_large(one) else None for one in _largest(values)]
                 if any(one is not None for one in large):
-                    alike = self._kept.setdefault((name, operands(values)), Alike())
-                    self._size += alike.look(large)
+                    with self._lock:
+                        self._keep((name, operands(values)), large)
         except Exception as error:  # noqa: BLE001 - the program goes on
-            self._size = MOST
+            self._looks = False
             self._failed(error)
+
+    def _keep(self, key: Key, large: Sequence[Any]) -> None:
+        alike = self._kept.setdefault(key, Alike())
+        before = alike.size
+        alike.look(large, self._piece)
+        self._size += alike.size - before
+        while self._size > MOST and self._piece > LEAST_PIECE:
+            self._piece //= 2
+            for one in self._kept.values():
+                one.halve()
+            self._size = sum(one.size for one in self._kept.values())
+        self._looks &= self._size <= MOST
 
     def _is_large(self, tensor: Any) -> bool:
         """Whether it is memory and nothing else, here, and much of it."""
@@ -157,10 +186,10 @@ class Taster:
         return here and reach(tensor.shape, tensor.stride()) * int(tensor.element_size()) >= LEAST
 
 
-def _piece(tensor: Any, place: float) -> Any:
+def _piece(tensor: Any, place: float, most: int) -> Any:
     """Some of a tensor's memory, from ``place`` of the way through it (as often round as it likes): whole
-    lines, where these are short."""
-    size, whole = PIECE // tensor.element_size(), reach(tensor.shape, tensor.stride())
+    lines, where these are short, ``most`` bytes."""
+    size, whole = most // tensor.element_size(), reach(tensor.shape, tensor.stride())
     wide = [stride for stride, count in zip(tensor.stride(), tensor.shape, strict=True) if count > 1 < stride]
     line = min(wide, default=1)
     line = line if line <= size else 1
