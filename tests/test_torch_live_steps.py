@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from joulemap.recorder.steps import StepClock
 from tests.environment import uncovered
 from tests.torch_live import attached
+from tests.torch_recorded import recording
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -104,13 +107,13 @@ def test_optimizers_that_step_together_end_one_step(tmp_path: Path) -> None:
             model(x).sum().backward()
             for optimizer in optimizers:
                 optimizer.step()
-        assert len(heard.steps) == 4
+        assert heard.steps == ["train"] * 4
         assert heard.depth == 0
         model(x).sum().backward()
         optimizers[0].step()  # alone from now on
         model(x).sum().backward()
         optimizers[0].step()
-        assert len(heard.steps) == 6
+        assert heard.steps == ["train"] * 6
 
 
 def test_an_optimizer_with_a_closure_has_the_passes_inside(tmp_path: Path) -> None:
@@ -128,6 +131,43 @@ def test_an_optimizer_with_a_closure_has_the_passes_inside(tmp_path: Path) -> No
             optimizer.step(closure)
             assert heard.depth == 0
         assert heard.steps == ["train"] * 3
+
+
+def test_data_that_was_evaluated_on_feeds_a_closure_next(tmp_path: Path) -> None:
+    """Its steps are expected to be training from the second one on, so that they may be traced."""
+    model, loader = net(), batches(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    with attached(tmp_path) as (_, heard):
+        with torch.no_grad():
+            for x, _ in loader:
+                model(x)
+        for _ in range(2):
+            for x, _ in loader:
+                expected.append(heard.steps[-1] if heard.depth else "")
+                optimizer.step(lambda x=x: model(x).square().sum().backward())
+                assert heard.depth == 0
+        assert heard.steps == ["inference"] * 3 + ["train"] * 6
+    assert expected == ["inference"] + ["train"] * 5
+
+
+def test_data_that_feeds_a_closure_is_loaded_in_its_step(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    opened = []
+    with attached(tmp_path) as (_, heard):
+        for x, _ in batches(4):
+            opened.append(heard.depth)
+
+            def closure(x: Any = x) -> Any:
+                optimizer.zero_grad()
+                loss = model(x).square().sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        assert heard.steps == ["train"] * 4
+    assert opened == [0, 1, 1, 1]
 
 
 def test_calls_without_gradients_are_inference(tmp_path: Path) -> None:
@@ -282,6 +322,37 @@ def test_threads_of_their_own(tmp_path: Path) -> None:
             thread.start()
             thread.join()
         assert heard.steps == ["inference"] * 10
+
+
+@pytest.mark.parametrize("pool", [True, False], ids=["the same threads", "new threads"])
+def test_threads_that_compute_for_an_optimizer_elsewhere(pool: bool) -> None:
+    """Its steps are from end to end, once that is known."""
+    with recording(StepClock) as (program, written), ThreadPoolExecutor(2) as workers:
+        for _ in range(10):
+            found: list[Any] = []
+
+            def computes(found: list[Any] = found) -> None:
+                found.append(program.one(program.x))
+
+            if pool:
+                for done in [workers.submit(computes) for _ in range(2)]:
+                    done.result()
+            else:
+                program.in_a_thread(computes)
+                program.in_a_thread(computes)
+            sum(one.sum() for one in found).backward()
+            program.optimizer.step()
+        program.clock.cancel()  # the eleventh
+        steps = written()
+    assert set(steps) == {("train", 0)}
+    assert 6 <= len(steps) <= 9
+
+
+def test_threads_that_train_each_for_itself() -> None:
+    with recording(StepClock) as (program, written):
+        for _ in range(3):
+            program.in_a_thread(lambda: [program.trains() for _ in range(4)])
+        assert written() == [("train", 0)] * 12
 
 
 def test_a_program_without_optimizers_only_infers(tmp_path: Path) -> None:

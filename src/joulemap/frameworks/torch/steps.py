@@ -8,7 +8,8 @@
   two of a GAN) end steps of different kinds: ``train`` and ``train 2``.
 - An outermost call without gradients, or of a module in evaluation mode, outside of a training step is a
   step of ``inference``.
-- A program that calls no module between two steps of its optimizer has steps from end to end.
+- A program that calls no module between two steps of its optimizer has steps from end to end; so has one
+  whose modules are called by other threads than the one in which its optimizer steps.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import LaneKeeper
@@ -34,13 +36,15 @@ gradients on and never uses them makes no steps of training."""
 
 
 class _Thread(threading.local):
-    """What one thread is in: no step, one that may become something, training or inference."""
+    """What one thread is in: no step, one that may become something, training or inference; the ``first``
+    optimizer that has stepped in it, and the ``last`` one of all."""
 
     def __init__(self) -> None:
         self.state = _NONE
         self.calls = 0
         self.fed_by: int | None = None
         self.loader: Callable[[], Any] | None = None
+        self.first: int | None = None
         self.last: int | None = None
         self.waits = False
 
@@ -68,6 +72,9 @@ class StepFinder:
         self._not_last: set[int | None] = set()
         self._after: dict[int, str] = {}
         self._end_to_end = False
+        self._learner: int | None = None
+        self._steppers: set[int] = set()
+        self._apart = False
         self._most_calls = _FORWARDS
         self._never_ends = False
         self._aside = aside(watch)
@@ -79,6 +86,8 @@ class StepFinder:
         self._called = weakref.ref(module)
         if thread.waits:
             self._wait_no_more()
+        if learns and self._is_apart():
+            return
         self._end_to_end = False
         thread.calls += 1
         if thread.state == TRAIN:
@@ -88,12 +97,20 @@ class StepFinder:
             else:
                 return
         kind = TRAIN if learns and not self._never_ends else INFERENCE
-        self._fed_from = thread.loader or _nobody
+        self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
         self._open(kind)
-        self._fed_by = thread.fed_by
-        if thread.fed_by is not None:
-            self._feeds[thread.fed_by] = self._expected(thread.last) if kind == TRAIN else INFERENCE
-            thread.fed_by = None
+
+    def _is_apart(self) -> bool:
+        """Whether a call of this thread's begins no step of training, since another thread's optimizer steps
+        for it. One that it has begun before that was known is none."""
+        me = get_ident()
+        self._learner = me
+        if not self._apart or me in self._steppers:
+            return False
+        if self._thread.state == TRAIN:
+            self._watch.steps.cancel()
+            self._thread.state = _NONE
+        return True
 
     def call_ends(self) -> None:
         """That call has returned, or failed."""
@@ -171,12 +188,14 @@ class StepFinder:
     def optimizer_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer's step begins; with a closure, the forward and backward passes are inside it."""
         thread = self._here()
-        key = self._key(optimizer)
+        key, me = self._key(optimizer), get_ident()
         self.expect_nothing()
-        if thread.state != _NONE:
-            thread.state, thread.waits = TRAIN, False
-        elif has_closure:
+        self._apart |= self._learner not in (None, me) and not (thread.calls or has_closure)
+        self._steppers.add(me)
+        if thread.state == _PENDING or (thread.state == _NONE and has_closure):
             self._open(TRAIN)
+        elif thread.state != _NONE:
+            thread.state, thread.waits = TRAIN, False
         elif not thread.calls and thread.last == key:
             self._end_to_end = True
         elif not thread.calls and thread.last is not None:
@@ -188,15 +207,17 @@ class StepFinder:
         key = self._key(optimizer)
         if thread.calls > self._most_calls or self._never_ends:
             self._most_calls, self._never_ends = max(4 * thread.calls, self._most_calls), False
+        first = key if thread.first is None else thread.first
         if thread.state == TRAIN and key in self._not_last:
+            thread.first = first
             thread.waits = True
         elif thread.state == TRAIN:
             if thread.last is not None:
-                self._after[thread.last] = self._label(key)
-            self._close(self._label(key))
+                self._after[thread.last] = self._label(first)
+            self._close(self._label(first))
             if thread.last == key and thread.calls == 1:
                 self._expect_training(key)
-        thread.last, thread.calls = key, 0
+        thread.last, thread.calls, self._learner = key, 0, None
         if self._end_to_end and thread.state == _NONE:
             self._open(TRAIN)
 
@@ -236,7 +257,7 @@ class StepFinder:
     def _wait_no_more(self) -> None:
         """The optimizer that was to follow does not."""
         self._not_last.discard(self._thread.last)
-        self._close(self._label(self._thread.last))
+        self._close(self._label(self._thread.first))
 
     def _here(self) -> _Thread:
         """What this thread is in. A step of training that was only noted is one like all others from here."""
@@ -264,6 +285,8 @@ class StepFinder:
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
         label = INFERENCE if kind == INFERENCE else self._expected(thread.last)
+        if thread.fed_by is not None:
+            self._feeds[thread.fed_by], thread.fed_by = label, None
         if thread.state == _PENDING:
             steps.rename(label)
         elif steps.is_open():
@@ -273,7 +296,7 @@ class StepFinder:
         thread.state, thread.loader, self.any_found = kind, None, True
 
     def _close(self, label: str, done: bool = True) -> None:
-        self._thread.waits = False
+        self._thread.waits, self._thread.first = False, None
         try:
             self._watch.steps.rename(label)
             self._settle()
