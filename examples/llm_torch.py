@@ -15,7 +15,7 @@ has the energy of `prefill` and of `decode`; divided by the tokens that this pro
 the energy per token. With a program around it:
 
     joulemap show llm.joulemap --by region --json |
-        jq '.rows[] | select(.name == "decode") | .energy_j / 1008'
+        jq '[.rows[] | select(.region == "decode") | .energy_j] | add / 1008'
 
 Every prompt and every new token is a step of its own (`joulemap.step`): `--by step` has them one by one.
 """

@@ -6,6 +6,7 @@ from joulemap.accounting import attribute
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
 from joulemap.traces import PowerTrace, Steps
+from joulemap.views.show import Question, answer
 
 from .small_traces import S, by_name, one_watt, trace
 
@@ -26,6 +27,26 @@ def test_untraced_steps_are_projected_in_the_proportions_of_the_traced():
     assert {row["provenance"] for row in rows.values()} == {"projected"}
     assert (rows["A"]["active_s"], rows["A"]["calls"]) == (pytest.approx(12), 3)
     assert footprint.accounts[0].step_j == pytest.approx([5, 5, 10])
+
+
+@pytest.mark.parametrize(
+    ("domain", "waits"),
+    [(Domain("GPU:0", "GPU:0"), "waiting for the host"), (Domain("cpu", "CPU:0"), "waiting inside steps")],
+)
+def test_where_steps_are_known_idle_time_is_inside_them_or_not(domain, waits):
+    spans = trace(("A", 0, 3), step=[0], device=domain.device)
+    for until_s, expected in {
+        5: {waits: 2},
+        9: {waits: 2, "outside any step": 4},
+    }.items():
+        steps_ = Steps.from_columns(start_ns=[0], end_ns=[5 * S], traced=[True])
+        footprint = attribute(spans, one_watt(until_s, domain), steps=steps_)
+        whole, *parts = answer(footprint, Question()).idle
+        assert whole.label == f"{domain.name} idle"
+        assert {part.label: part.energy_j for part in parts} == pytest.approx(expected)
+    steps_ = Steps.from_columns(start_ns=[0], end_ns=[3 * S], traced=[True])
+    footprint = attribute(spans, one_watt(5, domain), steps=steps_)
+    assert [line.label for line in answer(footprint, Question()).idle[1:]] == ["outside any step"]
 
 
 @pytest.mark.parametrize(("untraced_s", "work_s"), [(3, 2), (2, 2), (1, 1), (10, 2)])

@@ -138,11 +138,13 @@ def _idle_lines(footprint: Footprint) -> Iterator[Line]:
 def _idle_of(account: Account, blocks: Blocks, total: float) -> Iterator[Line]:
     low, high = account.idle_interval_j(blocks)
     yield _idle_line(f"{account.domain.name} idle", 0, account.idle_j, low, high, total, account.idle_s)
-    outside = account.idle_outside_steps_j
-    if len(account.step_j) and SMALL * total < outside < account.idle_j:
-        half, waiting = (high - low) / 2, account.idle_j - outside
-        yield _idle_line("waiting inside steps", 1, waiting, max(waiting - half, 0), waiting + half, total)
-        yield _idle_line("outside any step", 1, outside, max(outside - half, 0), outside + half, total)
+    if not len(account.step_j):
+        return
+    half, outside = (high - low) / 2, account.idle_outside_steps_j
+    waits = "waiting for the host" if account.domain.device.startswith("GPU") else "waiting inside steps"
+    for label, energy_j in ((waits, account.idle_j - outside), ("outside any step", outside)):
+        if energy_j > SMALL * total:
+            yield _idle_line(label, 1, energy_j, max(energy_j - half, 0), energy_j + half, total)
 
 
 def _idle_line(
