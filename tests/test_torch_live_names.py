@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from joulemap.frameworks.torch.raw import read_raw
 from tests.environment import uncovered
 from tests.gloo import unaborted
 from tests.torch_live import attached, layers, session, traced
@@ -66,6 +68,33 @@ def test_every_layer_owns_its_forward_and_its_backward(tmp_path: Path) -> None:
         "randn", "normal_", "empty", "lift_fresh", "to", "_to_copy", "detach_", "detach", "ones_like",
         "empty_like", "empty_strided", "fill_", "copy_", "is_nonzero", "item", "_local_scalar_dense",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_gradients_that_are_clipped_by_value(tmp_path: Path, foreach: bool) -> None:
+    """The program's own clamps are not: before and after, of a copy, and in a loss."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        x = torch.randn(2, 4).clamp_(-1, 1)
+        y = model(x)
+        (y * 2).clamp_(max=9).mean().backward()
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.1, foreach=foreach)
+        y.detach().clamp(0, 1).mean()
+        optimizer.step()
+        for parameter in model.parameters():
+            parameter.data.clamp_(-0.5, 0.5)
+
+    found = traced(tmp_path, step, times=2)
+    clips = {"_foreach_clamp_min_", "_foreach_clamp_max_"} if foreach else {"clamp_"}
+    assert {(one, "optimizer") for one in clips} <= found["gradient clipping"]
+    assert not {"clamp", "mean"} & {operation for operation, _ in found["gradient clipping"]}
+    assert ("clamp_", "forward") in found["loss"]
+    calls = Counter(read_raw(tmp_path).events.name)
+    parameters = len(list(model.parameters()))
+    assert calls["(unnamed)/clamp_"] == 2 * (1 + parameters)
+    assert calls["gradient clipping/clamp_"] == (0 if foreach else 2 * parameters)
 
 
 def test_a_loss_that_is_written_by_hand(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 - What is differentiated although no module holds it is the loss; an optimizer differentiates nothing itself,
   so that holds for what its closure does too.
-- What computes norms after the backward pass and before the optimizer's step clips gradients.
+- What computes norms after the backward pass and before the optimizer's step clips gradients, and so does
+  what clamps in place there.
 - Input pipelines, collectives and gradient scaling have names that say so.
 - A CUDA graph that is replayed does not say what is in it, and stands for itself.
 """
@@ -23,6 +24,8 @@ from joulemap.traces import Int64
 
 _LOSS = re.compile(r"aten::\w*(_loss|cross_entropy|kl_div)")
 _NORM = re.compile(r"aten::\w*norm")
+_CLAMP = re.compile(r"aten::(_foreach_)?clamp(_min|_max)?_$")
+"""In place: who clamps anything else than gradients then, to look at it, makes a copy."""
 
 
 def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiated: Int64) -> Int64:
@@ -65,7 +68,8 @@ def _outermost_operation(calls: Calls, forest: Forest) -> Int64:
 
 
 def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
-    """The free rows between a backward pass and the next optimizer step, where one of them is a norm."""
+    """Of the free rows between a backward pass and the next optimizer step those that clamp, and all of them
+    where one is a norm, since gradients are scaled with what comes of it."""
     optimizers = np.sort(
         calls.start_ns[(calls.role == Role.OPTIMIZER) & calls.is_named(names.OPTIMIZER_STEP)]
     )
@@ -78,6 +82,6 @@ def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
     before = np.where(follows > 0, optimizers[np.maximum(follows, 1) - 1], np.iinfo(np.int64).min)
     since = begun > np.searchsorted(backward, before) if len(optimizers) else over
     rows, follows = rows[over & since], follows[over & since]
-    clipped = np.unique(follows[calls.is_named(_NORM)[rows]])
-    clips: Int64 = rows[np.isin(follows, clipped)]
+    by_norm = np.unique(follows[calls.is_named(_NORM)[rows]])
+    clips: Int64 = rows[np.isin(follows, by_norm) | calls.is_named(_CLAMP)[rows]]
     return clips
