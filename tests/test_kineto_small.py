@@ -83,6 +83,26 @@ def test_newest_forward_operation_with_the_number_wins(tmp_path):
     assert table(read(tmp_path, events).events, "kernel") == {("b/mm", "backward"): 1}
 
 
+def test_what_seems_to_differentiate_itself_belongs_nowhere(tmp_path):
+    """Where times are whole microseconds, and threads share numbers: two nodes that begin at once."""
+
+    def node(name, number, tid):
+        return op(name, 40, 50, tid=tid, Sequence_number=number, Fwd_thread_id=1)
+
+    events = [
+        op("M:a", 0, 9),
+        op("aten::x", 1, 8, Sequence_number=4, Fwd_thread_id=0),
+        node("autograd::engine::evaluate_function: XBackward0", 5, 2),
+        op("aten::y", 40, 49, tid=2, Sequence_number=6, Fwd_thread_id=0),
+        node("autograd::engine::evaluate_function: YBackward0", 6, 3),
+        op("aten::z", 40, 49, tid=3, Sequence_number=5, Fwd_thread_id=0),
+        op("autograd::engine::evaluate_function: ZBackward0", 60, 70, Sequence_number=5, Fwd_thread_id=1),
+    ]
+    found = {name for name, _ in table(read(tmp_path, events).events)}
+    assert {"a/x", "(unnamed)/XBackward0/(autograd)", "(unnamed)/YBackward0/(autograd)"} <= found
+    assert "(unnamed)/ZBackward0/(autograd)" in found
+
+
 def test_threads_keep_their_numbers_apart_where_they_are_known():
     def columns(thread_number):
         names = ["M:a", "aten::x", "M:b", "aten::x", "autograd::engine::evaluate_function: XBackward0"]

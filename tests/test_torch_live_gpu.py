@@ -105,6 +105,29 @@ def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
     }
 
 
+def test_gradients_of_gradients_count_on_the_thread_that_took_the_first(tmp_path: Path) -> None:
+    """Which has numbers of its own: those of the forward pass are another thread's."""
+    penalty = [
+        Event("M:1:encoder", "cpu_op", 0, 40, correlation=1),
+        Event("aten::addmm", "cpu_op", 10, 20, correlation=2, sequence=8),
+        Event("M:1:head", "cpu_op", 50, 40, correlation=3),
+        Event("aten::addmm", "cpu_op", 60, 20, correlation=4, sequence=9),
+        Event("AddmmBackward0", "cpu_op", 110, 30, 200, 5, sequence=9, forward_thread=1, thread=2),
+        Event("aten::mm", "cpu_op", 120, 10, 200, 6, sequence=7, thread=2),
+        Event("AddmmBackward0", "cpu_op", 150, 30, 200, 7, sequence=8, forward_thread=1, thread=2),
+        Event("aten::mm", "cpu_op", 160, 10, 200, 8, sequence=8, thread=2),
+        Event("MmBackward0", "cpu_op", 210, 30, 200, 9, sequence=8, forward_thread=2, thread=2),
+        Event("encodes", "kernel", 220, 10, 7, 901, 9),
+        Event("MmBackward0", "cpu_op", 250, 30, 200, 10, sequence=7, forward_thread=2, thread=2),
+        Event("heads", "kernel", 260, 10, 7, 902, 10),
+    ]
+    write_events(penalty, tmp_path, ["", "Net"])
+    assert kernels(tmp_path) == {
+        "encoder/MmBackward0": ("backward", "GPU:0", "stream 7"),
+        "head/MmBackward0": ("backward", "GPU:0", "stream 7"),
+    }
+
+
 def test_graphs_that_are_replayed_are_noted(tmp_path: Path) -> None:
     write_events(STEP, tmp_path, ["", "Net"])
     [note] = read_raw(tmp_path).notes

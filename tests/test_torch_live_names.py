@@ -201,6 +201,26 @@ def test_what_is_recomputed_for_the_backward_pass(tmp_path: Path, reentrant: boo
         assert {("addmm", "forward"), ("addmm", "recompute"), ("AddmmBackward0", "backward")} <= dense
 
 
+def test_gradients_of_gradients_belong_to_the_layer(tmp_path: Path) -> None:
+    """A gradient penalty, and one more order of it."""
+    model = Net()
+
+    def step() -> None:
+        x = torch.randn(2, 4, requires_grad=True)
+        [first] = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        [second] = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+        (first.norm() + second.norm()).backward()
+
+    found = traced(tmp_path, step)
+    assert {("AddmmBackward0", "backward"), ("MmBackward0", "backward")} <= found["head"]
+    for number in (0, 1):
+        assert {("MmBackward0", "backward"), ("mm", "backward")} <= found[f"blocks/{number}/dense"]
+        assert ("NativeLayerNormBackwardBackward0", "backward") in found[f"blocks/{number}/norm"]
+    assert {("linalg_vector_norm", "forward"), ("LinalgVectorNormBackward0", "backward")} <= found["loss"]
+    assert not any("Backward" in operation for operation, _ in found["(unnamed)"])
+    assert not any(phase == "backward" for _, phase in found["(unnamed)"])
+
+
 def test_gradient_hooks_belong_to_the_layer(tmp_path: Path) -> None:
     model = Net()
     model.head.register_full_backward_hook(lambda _, before, *__: (before[0].exp(),))

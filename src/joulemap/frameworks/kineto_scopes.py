@@ -41,12 +41,13 @@ def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> Scopes:
     """Where every event on the CPU belongs."""
     path, phase = _descend(calls, forest, paths, np.full(len(calls.start_ns), NONE, np.int64))
     # Forward operations know their layer now; the backward pass gets its layers from them.
-    backward, origin = _differentiated(calls, phase)
+    backward, origin = _differentiated(calls)
+    origin, first = _of_first_order(calls, forest, phase, backward, origin)
     given = places(calls, forest, paths, path, origin[origin != NONE])
     inherited = forest.inherit(given)
     unclaimed = (path == Paths.NOWHERE) | in_optimizer(calls, paths, path)
     path = np.where(unclaimed & (inherited != NONE), inherited, path)
-    of_backward = _paths_of_backward(calls, paths, path, backward, origin)
+    of_backward = _paths_of_backward(calls, paths, path, backward, first)
     path, phase = _descend(calls, forest, paths, np.where(given != NONE, given, of_backward))
     phase = _of_places(paths, path, phase)
     phase = _with_forward(calls, forest, paths, path, phase, steps)
@@ -83,10 +84,12 @@ def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[
     return path, phase
 
 
-def _differentiated(calls: Calls, phase: Int64) -> tuple[Int64, Int64]:
-    """The rows of the autograd engine, and for each the forward operation that it differentiates."""
-    backward = np.flatnonzero(calls.is_backward)
-    forward = np.flatnonzero((calls.role == Role.OP) & (calls.sequence >= 0) & (phase != BACKWARD))
+def _differentiated(calls: Calls) -> tuple[Int64, Int64]:
+    """The rows of the autograd engine, and for each the operation that it differentiates, which may have run
+    in a backward pass itself."""
+    of_engine = calls.is_backward
+    backward = np.flatnonzero(of_engine)
+    forward = np.flatnonzero((calls.role == Role.OP) & (calls.sequence >= 0) & ~of_engine)
     origin = _newest_before(
         _pairs(calls.thread[forward], calls.sequence[forward]),
         calls.start_ns[forward],
@@ -98,6 +101,30 @@ def _differentiated(calls: Calls, phase: Int64) -> tuple[Int64, Int64]:
     scripted = np.flatnonzero(~found & calls.is_named(names.SCRIPTED)[backward])
     origin[scripted] = _first_captured(calls, forward, backward[scripted])
     return backward, origin
+
+
+def _of_first_order(
+    calls: Calls, forest: Forest, phase: Int64, backward: Int64, origin: Int64
+) -> tuple[Int64, Int64]:
+    """The origins that are forward operations, and with them those that the others come down to.
+
+    What was differentiated inside a backward pass (``create_graph=True``) belongs where the row of the engine
+    around it belongs, and so on, as often as something was differentiated.
+    """
+    again = (origin != NONE) & (phase[origin] == BACKWARD)
+    forward, first = np.where(again, NONE, origin), origin.copy()
+    if not again.any():
+        return forward, first
+    around = np.full(len(phase), NONE, np.int64)
+    around[backward] = np.arange(len(backward))
+    around = forest.inherit(around)
+    start_ns = calls.start_ns[backward]
+    while again.any():
+        rows = np.flatnonzero(again)
+        before = around[first[rows]]
+        first[rows] = np.where(start_ns[before] < start_ns[rows], first[before], NONE)
+        again = (first != NONE) & (phase[first] == BACKWARD)
+    return forward, first
 
 
 def _first_captured(calls: Calls, forward: Int64, scripted: Int64) -> Int64:
