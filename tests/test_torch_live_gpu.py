@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +103,51 @@ def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
         "encoder/addmm": ("forward", "GPU:1", "stream 7"),
         "communication/ncclDevKernel_AllReduce_Sum_f32": ("other", "GPU:0", "stream 20"),
         "head/vectorized_layer_norm_kernel": ("forward", "GPU:0", "stream 7"),
+    }
+
+
+def test_copies_to_a_gpu_feed_it_on_both_sides(tmp_path: Path) -> None:
+    """Outside of modules; and what has the GPU compute as well, such as another type, is no copy alone."""
+    copies = [
+        Event("aten::to", "cpu_op", 0, 90, correlation=1, sequence=3),
+        Event("aten::_to_copy", "cpu_op", 5, 80, correlation=2),
+        Event("aten::empty_strided", "cpu_op", 10, 5, correlation=3),
+        Event("aten::copy_", "cpu_op", 20, 60, correlation=4),
+        Event("cudaMemcpyAsync", "cuda_runtime", 30, 10, correlation=901, linked=4),
+        Event("cudaStreamSynchronize", "cuda_runtime", 50, 20, correlation=902, linked=4),
+        Event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 40, 40, 7, 901, 4),
+        Event("aten::copy_", "cpu_op", 100, 90, correlation=5),
+        Event("aten::copy_", "cpu_op", 110, 20, correlation=6),
+        Event("cudaMemcpyAsync", "cuda_runtime", 115, 10, correlation=903, linked=6),
+        Event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 130, 10, 7, 903, 6),
+        Event("cudaLaunchKernel", "cuda_runtime", 150, 10, correlation=904, linked=5),
+        Event("void elementwise<float>(float*)", "kernel", 160, 10, 7, 904, 5),
+        Event("M:1:encoder", "cpu_op", 200, 100, correlation=7),
+        Event("aten::copy_", "cpu_op", 210, 50, correlation=8),
+        Event("cudaMemcpyAsync", "cuda_runtime", 220, 10, correlation=905, linked=8),
+        Event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 230, 10, 7, 905, 8),
+        Event("aten::copy_", "cpu_op", 310, 50, correlation=9),
+        Event("cudaMemcpyAsync", "cuda_runtime", 320, 10, correlation=906, linked=9),
+        Event("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", 330, 10, 7, 906, 9),
+    ]
+    write_events(copies, tmp_path, ["", "Net"])
+    events = read_raw(tmp_path).events
+    assert Counter(zip(events.device, events.name, events.phase, strict=True)) == {
+        ("CPU", "input pipeline/to", "other"): 1,
+        ("CPU", "input pipeline/_to_copy", "other"): 1,
+        ("CPU", "input pipeline/empty_strided", "other"): 1,
+        ("CPU", "input pipeline/copy_", "other"): 2,
+        ("CPU", "input pipeline/copy_/cudaMemcpyAsync", "other"): 2,
+        ("CPU", "input pipeline/copy_/cudaStreamSynchronize", "other"): 1,
+        ("GPU:0", "input pipeline/Memcpy HtoD", "other"): 2,
+        ("CPU", "(unnamed)/copy_", "other"): 2,
+        ("CPU", "(unnamed)/copy_/cudaLaunchKernel", "other"): 1,
+        ("CPU", "(unnamed)/copy_/cudaMemcpyAsync", "other"): 1,
+        ("GPU:0", "(unnamed)/copy_", "other"): 2,
+        ("CPU", "encoder/(python)", "forward"): 1,
+        ("CPU", "encoder/copy_", "forward"): 1,
+        ("CPU", "encoder/copy_/cudaMemcpyAsync", "forward"): 1,
+        ("GPU:0", "encoder/copy_", "forward"): 1,
     }
 
 

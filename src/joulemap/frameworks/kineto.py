@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from joulemap.frameworks import kineto_names as names
 from joulemap.frameworks.kineto_calls import NONE, Calls
-from joulemap.frameworks.kineto_names import Paths, Role
+from joulemap.frameworks.kineto_names import COPY, Paths, Role
+from joulemap.frameworks.kineto_places import feeding
 from joulemap.frameworks.kineto_scopes import OTHER, scopes
 from joulemap.frameworks.nesting import Forest
 from joulemap.labels import Labels
@@ -87,19 +88,18 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
         # Module ranges carry the full path; the class names beside them would only add parts to it.
         roles[roles == Role.PYTHON_MODULE] = Role.LEFT_OUT
     on_host = (roles != Role.KERNEL) & (roles != Role.LEFT_OUT)
-    host = Host(columns.take(on_host), roles[on_host])
     kernels = columns.take(roles == Role.KERNEL)
-    origin = _origins(kernels, host)
+    host = Host(columns.take(on_host), roles[on_host], kernels)
     work = host.role != Role.COMPILED
-    events = EventTrace.joined([host.events().take(work), _kernel_events(kernels, host, origin)])
-    notes = (*_notes(columns, roles), *_graph_notes(host, origin))
+    events = EventTrace.joined([host.events().take(work), _kernel_events(kernels, host)])
+    notes = (*_notes(columns, roles), *_graph_notes(host))
     return KinetoTrace(events, host.steps, notes, host, np.flatnonzero(on_host)[work])
 
 
 class Host:
     """The events on the CPU with everything that is known about them; each join is made once, here."""
 
-    def __init__(self, columns: KinetoColumns, role: NDArray[np.int64]) -> None:
+    def __init__(self, columns: KinetoColumns, role: NDArray[np.int64], kernels: KinetoColumns) -> None:
         self.columns, self.role = columns, role
         self.forest = Forest.of(columns.lane.codes, columns.start_ns, columns.end_ns)
         self.steps = _steps(columns, role)
@@ -116,12 +116,22 @@ class Host:
             columns.forward_thread,
         )
         self.scopes = scopes(self.calls, self.forest, self.paths, self.steps)
-        self.path, self.phase = self.scopes.path, self.scopes.phase
+        self.launch = _launches(kernels, columns, role)
+        """The row that launched each kernel, or ``NONE``."""
+        feeds = self._feeds(kernels)
+        self.path = np.where(feeds, self.paths.code(names.INPUT), self.scopes.path)
+        self.phase = np.where(feeds, OTHER, self.scopes.phase)
         rows = np.arange(len(columns))
         self.operation = self.forest.inherit(np.where(role == Role.OP, rows, NONE))
         """The row of the innermost operation at or around each row."""
         self.leaf = names.leaves(columns.name, role)
         self.name = self._names()
+
+    def _feeds(self, kernels: KinetoColumns) -> NDArray[np.bool_]:
+        """Which rows bring data to a GPU outside of modules."""
+        copies, known = _to_gpu(kernels), self.launch != NONE
+        copying, computing = self.launch[known & copies], self.launch[known & ~copies]
+        return feeding(self.calls, self.forest, self.scopes.path, copying, computing)
 
     def _names(self) -> Labels:
         """Layer path and operation; a runtime call is named below the operation that makes it."""
@@ -148,8 +158,9 @@ class Host:
         )
 
 
-def _kernel_events(kernels: KinetoColumns, host: Host, origin: Int64) -> EventTrace:
+def _kernel_events(kernels: KinetoColumns, host: Host) -> EventTrace:
     """GPU work under the name and phase of the operation that launched it, in the launch's step."""
+    origin = host.launch
     known = origin != NONE
     operation = np.where(known, _at(host.operation, origin), NONE)
     path = np.where(known, _at(host.path, origin), Paths.NOWHERE)
@@ -161,34 +172,40 @@ def _kernel_events(kernels: KinetoColumns, host: Host, origin: Int64) -> EventTr
     named = np.flatnonzero((operation != NONE) & ~collective[kernels.name.codes])
     name = _replaced(name, named, host.name[operation[named]])
     op = _replaced(op, named, host.leaf[operation[named]])
-    copies = np.array([word.startswith("Memcpy HtoD") for word in kernels.name.words], bool)
-    feeding = np.flatnonzero(copies[kernels.name.codes] & (path == Paths.NOWHERE))
-    phase[feeding] = OTHER
+    outside = (path == Paths.NOWHERE) | (path == host.paths.code(names.INPUT))
+    feeds = np.flatnonzero(_to_gpu(kernels) & outside)
+    phase[feeds] = OTHER
     by_time = host.steps.at(kernels.start_ns)
     return EventTrace.from_columns(
-        name=_replaced(name, feeding, Labels.of(names.INPUT_COPY, len(feeding))),
+        name=_replaced(name, feeds, Labels.of(names.INPUT_COPY, len(feeds))),
         device=_gpus(kernels.device),
         start_ns=kernels.start_ns,
         end_ns=kernels.end_ns,
         lane=kernels.lane,
         kind="kernel",
-        op=_replaced(op, feeding, Labels.of("Memcpy HtoD", len(feeding))),
+        op=_replaced(op, feeds, Labels.of(COPY, len(feeds))),
         phase=Labels(phase.astype(np.int32), PHASES),
         step=np.where(known, _at(host.step, origin), by_time),
     )
 
 
-def _origins(kernels: KinetoColumns, host: Host) -> Int64:
+def _to_gpu(kernels: KinetoColumns) -> NDArray[np.bool_]:
+    """Which of the GPU's work are copies from the host."""
+    copies = np.array([word.startswith(COPY) for word in kernels.name.words], bool)
+    return copies[kernels.name.codes] if len(kernels) else np.zeros(0, bool)
+
+
+def _launches(kernels: KinetoColumns, host: KinetoColumns, role: NDArray[np.int64]) -> Int64:
     """The row on the CPU that launched each kernel, or ``NONE``.
 
     The profiler links kernels to operations. Older ones repeat the correlation id there instead, which
     is no operation's id; then, and for graph launches, the launching runtime call tells.
     """
-    operations = np.flatnonzero((host.role != Role.RUNTIME) & (host.role != Role.OVERHEAD))
+    operations = np.flatnonzero((role != Role.RUNTIME) & (role != Role.OVERHEAD))
     linked = np.where(kernels.op_id == kernels.correlation, 0, kernels.op_id)
-    by_link = _lookup(host.columns.op_id, operations, linked)
-    launches = np.flatnonzero(host.role == Role.RUNTIME)
-    by_launch = _lookup(host.columns.correlation, launches, kernels.correlation)
+    by_link = _lookup(host.op_id, operations, linked)
+    launches = np.flatnonzero(role == Role.RUNTIME)
+    by_launch = _lookup(host.correlation, launches, kernels.correlation)
     return np.where(by_link != NONE, by_link, by_launch)
 
 
@@ -252,11 +269,12 @@ def _notes(columns: KinetoColumns, roles: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _graph_notes(host: Host, origin: Int64) -> list[str]:
+def _graph_notes(host: Host) -> list[str]:
     """Kernels that were captured into a CUDA graph know only the launch of the whole graph."""
     launches = np.array(
         [names.GRAPH_LAUNCH.match(word) is not None for word in host.columns.name.words], bool
     )
-    replayed = int(launches[host.columns.name.codes[origin[origin != NONE]]].sum())
+    known = host.launch[host.launch != NONE]
+    replayed = int(launches[host.columns.name.codes[known]].sum())
     said = f"{replayed:,} kernels are from CUDA graphs, which do not keep their layers: they stand where the "
     return [f"{said}graph was replayed."] if replayed else []

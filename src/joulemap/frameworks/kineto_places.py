@@ -5,6 +5,7 @@
 - What computes norms after the backward pass and before the optimizer's step clips gradients, and so does
   what clamps in place there.
 - Input pipelines, collectives and gradient scaling have names that say so.
+- What brings data to a GPU, and has it do nothing else, feeds it.
 - A CUDA graph that is replayed does not say what is in it, and stands for itself.
 """
 
@@ -49,6 +50,27 @@ def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiat
         if where is not None:
             given[calls.name.codes == word] = paths.code(where)
     return given
+
+
+def feeding(calls: Calls, forest: Forest, path: Int64, copying: Int64, computing: Int64) -> NDArray[np.bool_]:
+    """Which rows outside every range only bring data to a GPU, with all that is inside them.
+
+    ``copying`` are rows that launch copies to it, ``computing`` those that launch anything else.
+    """
+    if not len(copying):
+        return np.zeros(len(path), bool)
+    outside = (path == Paths.NOWHERE) & ((calls.role == Role.OP) | (calls.role == Role.RUNTIME))
+    feeds = outside & _around(forest, copying) & ~_around(forest, computing)
+    return np.asarray(outside & (forest.inherit(np.where(feeds, 1, NONE)) == 1))
+
+
+def _around(forest: Forest, rows: Int64) -> NDArray[np.bool_]:
+    """Which rows are one of these, or enclose one."""
+    around = np.zeros(len(forest.parent), bool)
+    around[rows] = True
+    for level in reversed(forest.levels[1:]):
+        around[forest.parent[level[around[level]]]] = True
+    return around
 
 
 def in_optimizer(calls: Calls, paths: Paths, path: Int64) -> NDArray[np.bool_]:
