@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joulemap.frameworks.kineto import KinetoColumns, trace_of
-from joulemap.frameworks.torch.compiled import KernelCall, read_graphs, with_kernels
+from joulemap.frameworks.torch.compiled import Graph, KernelCall, read_graphs, with_kernels
 from joulemap.frameworks.torch.generated import calls_in
 from joulemap.frameworks.torch.origins import Origin, origin_of_stack
 from joulemap.labels import Labels
@@ -17,12 +17,13 @@ from joulemap.labels import Labels
 GELU = "triton_poi_fused_gelu_0"
 FORWARD, BACKWARD = "## Call CompiledFxGraph fkey ##", "## Call CompiledFxGraph bkey ##"
 GRAPHS = {
-    "fkey": [[KernelCall(GELU, GELU, "layer.0"), KernelCall("mm", "aten::mm", "layer.1.dense"),
-              KernelCall(GELU, GELU, "layer.1"), KernelCall("cpp_fused_add_1", "cpp_fused_add_1", "")]],
-    "bkey": [[KernelCall("cpp_fused_a", "cpp_fused_a", "layer.0.norm"),
-              KernelCall("cpp_fused_b", "cpp_fused_b", "layer.0.act"),
-              KernelCall("mm", "aten::mm", "layer.0.dense"),
-              KernelCall("cpp_fused_c", "cpp_fused_c", None)]],
+    "fkey": [Graph([KernelCall(GELU, GELU, "layer.0"), KernelCall("mm", "aten::mm", "layer.1.dense"),
+                    KernelCall(GELU, GELU, "layer.1"),
+                    KernelCall("cpp_fused_add_1", "cpp_fused_add_1", "")])],
+    "bkey": [Graph([KernelCall("cpp_fused_a", "cpp_fused_a", "layer.0.norm"),
+                    KernelCall("cpp_fused_b", "cpp_fused_b", "layer.0.act"),
+                    KernelCall("mm", "aten::mm", "layer.0.dense"),
+                    KernelCall("cpp_fused_c", "cpp_fused_c", None)])],
 }  # fmt: skip
 HOST = [
     # name, thread, start, end, id, sequence, thread of the forward pass
@@ -117,9 +118,46 @@ def test_calls_that_do_not_fit_say_nothing(changed: list[tuple[str, int, int, in
 
 
 def test_two_graphs_of_one_key_that_both_fit_say_nothing() -> None:
-    other = [KernelCall(call.kernel, call.event, "elsewhere") for call in GRAPHS["fkey"][0]]
+    other = Graph([KernelCall(call.kernel, call.event, "elsewhere") for call in GRAPHS["fkey"][0].calls])
     events = with_kernels(columns(), {"fkey": [*GRAPHS["fkey"], other]})
     assert len(events) == len(columns())
+
+
+UPDATE = "## Call CompiledFxGraph ukey ##"
+SGD = Graph([KernelCall("cpp_fused_add_0", "cpp_fused_add_0", None)], is_update=True)
+UPDATING = [
+    ("Torch-Compiled Region: 4/0", 1, 0, 500, 1, -1, 0),
+    ("TorchDynamo Cache Lookup", 1, 10, 20, 2, -1, 0),
+    ("Torch-Compiled Region: 5/0", 1, 30, 300, 3, -1, 0),
+    ("AOTDispatcher Runtime Wrapper Prologue", 1, 40, 90, 4, -1, 0),
+    (UPDATE, 1, 100, 200, 5, -1, 0),
+    ("aten::empty", 1, 110, 120, 6, -1, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("beside", "made", "outer", "inner"),
+    [
+        ([], [SGD], "optimizer/compiled", "optimizer/compiled"),
+        ([("aten::mul", 1, 400, 450, 7, -1, 0)], [SGD], "compiled region 4", "optimizer/compiled"),
+        ([("M:net", 1, 400, 450, 7, -1, 0)], [SGD], "compiled region 4", "optimizer/compiled"),
+        ([(FORWARD, 1, 400, 450, 7, -1, 0)], [SGD], "compiled region 4", "optimizer/compiled"),
+        ([(UPDATE, 1, 400, 450, 7, -1, 0)], [SGD], "optimizer/compiled", "optimizer/compiled"),
+        ([], [SGD, Graph([])], "compiled region 4", "compiled region 4/compiled region 5"),
+    ],
+)
+def test_regions_that_only_update_are_the_optimizer(
+    beside: list[tuple[str, int, int, int, int, int, int]], made: list[Graph], outer: str, inner: str
+) -> None:
+    events = trace_of(with_kernels(columns([*UPDATING, *beside]), {"ukey": made})).events
+    rows = {
+        start: (name, phase)
+        for name, phase, start in zip(events.name, events.phase, events.start_ns, strict=True)
+    }
+    phases = {layer: "optimizer" if "optimizer" in layer else "forward" for layer in (outer, inner)}
+    assert rows[0] == (f"{outer}/(python)", phases[outer])
+    assert rows[40] == (f"{inner}/(python)", phases[inner])
+    assert rows[110] == (f"{inner}/empty", phases[inner])
 
 
 def test_models_that_functions_call(tmp_path: Path) -> None:
@@ -129,7 +167,7 @@ def test_models_that_functions_call(tmp_path: Path) -> None:
     def graphs(*calls: dict[str, object]) -> list[str | None]:
         said = {"format": 1, "graphs": [{"key": "k", "calls": calls}]}
         (tmp_path / "compiled.json").write_text(json.dumps(said))
-        return [one.path for one in read_graphs(tmp_path)["k"][0]]
+        return [one.path for one in read_graphs(tmp_path)["k"][0].calls]
 
     assert graphs(call("head", "Net", "G['a']"), call("", "Net", "G['a']"), call(None, "", "")) == [
         "head", "", None,

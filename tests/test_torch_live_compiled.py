@@ -22,6 +22,7 @@ from joulemap.devices import Domain  # noqa: E402
 from joulemap.frameworks.torch import provenance  # noqa: E402
 from joulemap.frameworks.torch.adapter import TorchAdapter  # noqa: E402
 from joulemap.frameworks.torch.launched import PREFIX, launcher  # noqa: E402
+from joulemap.frameworks.torch.origins import is_update  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from joulemap.traces import PowerTrace  # noqa: E402
@@ -174,6 +175,68 @@ def test_graphs_out_of_a_cache(tmp_path: Path, cache: Path) -> None:
     same = found(tmp_path / "same", torch.compile(Same(), dynamic=True))  # equal code, other modules
     assert counters["inductor"]["fxgraph_cache_hit"] == 4
     assert not same.keys() & {*DENSE, "first", "second", "last"}
+
+
+def test_a_compiled_optimizer(tmp_path: Path, cache: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile  # type: ignore[untyped-decorator]
+    def update() -> None:
+        optimizer.step()
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        update()
+
+    with attached(tmp_path) as (adapter, _):
+        step()
+        with session(adapter, tmp_path):
+            step()
+    seen = layers(tmp_path)
+    [(kernel, phase)] = seen["optimizer/compiled"]
+    assert (kernel[:4], phase) == ("cpp_", "optimizer")
+    assert {phase for _, phase in seen["gradient clipping"]} == {"optimizer"}
+    assert not any("compiled region" in name for name in read_raw(tmp_path).events.name)
+
+
+class Own(torch.optim.Optimizer):  # type: ignore[misc]
+    """Somebody's own optimizer."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.add_(parameter.grad, alpha=-0.1)
+
+
+def compiled_graphs(function: Callable[[], Any]) -> list[bool]:
+    """Of each graph of a function, whether it is an optimizer's step."""
+    found: list[bool] = []
+
+    def backend(model: Any, _: Any) -> Any:
+        found.append(is_update(model.graph.nodes))
+        return model
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend)()
+    torch._dynamo.reset()
+    return found
+
+
+def test_which_graphs_are_steps_of_optimizers() -> None:
+    model, x = Net(), torch.ones(2, 4)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    model(x).sum().backward()
+    for optimizer in (torch.optim.AdamW(model.parameters()), Own(model.parameters())):
+        assert compiled_graphs(lambda optimizer=optimizer: optimizer.step()) == [True]
+    assert compiled_graphs(lambda: average(x)) == [False]
+    assert compiled_graphs(lambda: (optimizer.step(), x + 1)) == [False]  # one graph of both
+    assert compiled_graphs(lambda: sgd.step(lambda: model(x).sum().detach())) == [False]  # so is a closure
 
 
 def test_graphs_without_keys(tmp_path: Path, cache: Path) -> None:

@@ -39,10 +39,12 @@ _EVALUATE = "autograd::engine::evaluate_function"
 _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
-_COMPILED = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
+COMPILED_REGION = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
 SCRIPTED = re.compile(r"(autograd::engine::evaluate_function: )?torch::jit::.*DifferentiableGraphBackward")
 GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
+COMPILED_STEP = "Optimizer.step#compiled"
+"""Of regions in which a compiled optimizer makes its step, in the way of torch's own ranges of steps."""
 _PLACES = (
     (re.compile(r"enumerate\(DataLoader\)#"), LOADER),
     (re.compile(r"aten::_?pin_memory$"), INPUT),
@@ -113,7 +115,7 @@ def _role_of_name(name: str) -> Role:
         return Role.OPTIMIZER
     if _GLUE.match(name):
         return Role.GLUE
-    if _COMPILED.match(name):
+    if COMPILED_REGION.match(name):
         return Role.RANGE
     return Role.RUNTIME if _RUNTIME.match(name) else Role.LEFT_OUT
 
@@ -222,7 +224,7 @@ class Paths:
 
     def _opened(self, above: int, range_name: str) -> int:
         code = self.code(self.joined(above, _part(range_name)))
-        if _COMPILED.match(range_name):
+        if COMPILED_REGION.match(range_name):
             self._around[code] = above
         return code
 
@@ -260,7 +262,7 @@ def _full_path(range_name: str) -> str:
 
 
 def _part(range_name: str) -> str:
-    compiled = _COMPILED.match(range_name)
+    compiled = COMPILED_REGION.match(range_name)
     if compiled is not None:
         return f"compiled region {compiled['frame']}"
     parts = range_name.removeprefix(MODULE_CLASS).strip(SEPARATOR + " ")

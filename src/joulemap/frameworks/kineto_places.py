@@ -60,17 +60,8 @@ def feeding(calls: Calls, forest: Forest, path: Int64, copying: Int64, computing
     if not len(copying):
         return np.zeros(len(path), bool)
     outside = (path == Paths.NOWHERE) & ((calls.role == Role.OP) | (calls.role == Role.RUNTIME))
-    feeds = outside & _around(forest, copying) & ~_around(forest, computing)
+    feeds = outside & forest.around(copying) & ~forest.around(computing)
     return np.asarray(outside & (forest.inherit(np.where(feeds, 1, NONE)) == 1))
-
-
-def _around(forest: Forest, rows: Int64) -> NDArray[np.bool_]:
-    """Which rows are one of these, or enclose one."""
-    around = np.zeros(len(forest.parent), bool)
-    around[rows] = True
-    for level in reversed(forest.levels[1:]):
-        around[forest.parent[level[around[level]]]] = True
-    return around
 
 
 def in_optimizer(calls: Calls, paths: Paths, path: Int64) -> NDArray[np.bool_]:

@@ -62,6 +62,14 @@ class Forest:
             value[bare] = value[self.parent[bare]]
         return value
 
+    def around(self, rows: Int64) -> NDArray[np.bool_]:
+        """Which rows are one of these, or enclose one."""
+        around = np.zeros(len(self.parent), bool)
+        around[rows] = True
+        for level in reversed(self.levels[1:]):
+            around[self.parent[level[around[level]]]] = True
+        return around
+
     def holds_its_like(self, what: Int64) -> NDArray[np.bool_]:
         """Which rows directly enclose one with the same value."""
         holds = np.zeros(len(what), bool)

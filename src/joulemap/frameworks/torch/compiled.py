@@ -9,7 +9,6 @@ are called there. Otherwise nothing is said, and the region stays one line.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ from joulemap.frameworks.kineto_names import KERNEL_PLACE
 from joulemap.frameworks.nesting import NO_PARENT, Forest
 from joulemap.frameworks.torch.origins import common_parts
 from joulemap.frameworks.torch.provenance import FILE, FORMAT
+from joulemap.frameworks.torch.updates import GRAPH, with_updates
 from joulemap.labels import Labels
 from joulemap.traces import Int64
 
-_GRAPH = re.compile(r"## Call CompiledFxGraph (?P<key>\S+) ##")
 _OPERATION, _RANGE = "cpu_op", "user_annotation"
 
 
@@ -40,8 +39,15 @@ class KernelCall:
     path: str | None
 
 
-Graphs = Mapping[str, Sequence[Sequence[KernelCall]]]
-"""By the key of a compiled graph, what graphs of that key call."""
+class Graph(NamedTuple):
+    """A compiled graph: its calls in order, and whether it is an optimizer's step."""
+
+    calls: Sequence[KernelCall]
+    is_update: bool = False
+
+
+Graphs = Mapping[str, Sequence[Graph]]
+"""By the key of a compiled graph, the graphs of that key."""
 
 
 Codes = Mapping[tuple[str, bool], Sequence[str]]
@@ -62,10 +68,10 @@ def read_graphs(folder: Path) -> Graphs:
     """What the live adapter has left below ``folder``; nothing where there is nothing, or it is damaged."""
     said = _said(folder)
     prefixes = _prefixes(said)
-    graphs: dict[str, list[list[KernelCall]]] = {}
+    graphs: dict[str, list[Graph]] = {}
     for graph in said:
         calls = [_call(call, prefixes) for call in graph["calls"]]
-        graphs.setdefault(graph["key"], []).append(calls)
+        graphs.setdefault(graph["key"], []).append(Graph(calls, graph.get("optimizer", False)))
     return graphs
 
 
@@ -109,13 +115,17 @@ def _call(said: Mapping[str, Any], prefixes: Mapping[tuple[str, str], str]) -> K
 
 
 def with_kernels(columns: KinetoColumns, graphs: Graphs) -> KinetoColumns:
-    """The events, and behind them: ranges that say which module a kernel is of, and C++ kernels."""
+    """The events, and behind them: ranges that say which module a kernel is of, and C++ kernels. Regions that
+    are steps of optimizers are called so."""
     rows = list(_found(columns, graphs)) if graphs else []
+    columns = with_updates(
+        columns, [key for key, made in graphs.items() if all(one.is_update for one in made)]
+    )
     return _with(columns, rows) if rows else columns
 
 
 def _found(columns: KinetoColumns, graphs: Graphs) -> Iterator[_Row]:
-    keys = [match and match["key"] for match in map(_GRAPH.match, columns.name.words)]
+    keys = [match and match["key"] for match in map(GRAPH.match, columns.name.words)]
     known = np.array([key in graphs for key in keys], bool)
     operations = np.flatnonzero(columns.category.codes == columns.category.code(_OPERATION))
     calls = operations[known[columns.name.codes[operations]]] if len(known) else operations[:0]
@@ -141,11 +151,11 @@ def _inside(columns: KinetoColumns, operations: Int64, calls: Int64) -> dict[int
 
 
 def _rows_of(
-    columns: KinetoColumns, graph: int, inside: Int64, candidates: Sequence[Sequence[KernelCall]]
+    columns: KinetoColumns, graph: int, inside: Int64, candidates: Sequence[Graph]
 ) -> Iterator[_Row]:
     """The rows for one call of a graph, where one of the candidates fits, and only one."""
     names = list(columns.name[inside])
-    fitting = [calls for calls in candidates if _fits(calls, names)]
+    fitting = [candidate.calls for candidate in candidates if _fits(candidate.calls, names)]
     if len(fitting) != 1:
         return
     [calls] = fitting

@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 _VARIABLE = re.compile(r"[LG]\['[^']*'\](\[[^\]]*\])*")
 _WRAPPED = "L['fn']"
 """The variable in which torch itself holds a module whose ``forward`` it does not look into by its own."""
+_NO_STEPS = r"lr_scheduler\.py|swa_utils\.py"
+"""Of ``torch.optim``, but no optimizers; averaged models are called from there."""
 _FAR = 4
 """How many nodes without a stack may follow each other."""
 
@@ -87,6 +90,20 @@ def stack_of(node: Any) -> list[tuple[str, Any]]:
     """The modules around a node, or around what it differentiates; none for the compiled function's own."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     return list(stack.values())
+
+
+def is_update(nodes: Iterable[Any]) -> bool:
+    """Whether all that a compiled function does is a step of an optimizer: there is code of ``torch.optim``
+    around each of its operations, and no module, as there is in a closure."""
+    from torch import optim
+
+    files = re.compile(rf'File "{re.escape(str(Path(optim.__file__).parent))}[/\\](?!{_NO_STEPS})')
+    work = [node for node in nodes if node.op.startswith("call_") and "stack_trace" in node.meta]
+    return bool(work) and all(files.search(_trace(node)) and not stack_of(node) for node in work)
+
+
+def _trace(node: Any) -> str:
+    return node.meta["stack_trace"] or ""
 
 
 def _origin(node: Any, far: int = _FAR) -> Origin | None:

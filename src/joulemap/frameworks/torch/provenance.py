@@ -20,7 +20,14 @@ from typing import Any
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.generated import calls_in, is_backward
-from joulemap.frameworks.torch.origins import MadeCall, Origin, origin_of, origin_of_stack, stack_of
+from joulemap.frameworks.torch.origins import (
+    MadeCall,
+    Origin,
+    is_update,
+    origin_of,
+    origin_of_stack,
+    stack_of,
+)
 from joulemap.frameworks.watch import Watch
 
 FILE = "compiled.json"
@@ -31,10 +38,12 @@ _TELLS = "set_kernel_post_grad_provenance_tracing"
 
 @dataclass(frozen=True)
 class _Function:
-    """A function that was compiled: the origins of its nodes by name, and whether a module called it."""
+    """A function that was compiled: the origins of its nodes by name, whether a module called it, and whether
+    it is an optimizer's step."""
 
     origins: Mapping[str, Origin]
     in_module: bool
+    is_update: bool
 
     def knows(self, calls: Sequence[MadeCall]) -> bool:
         """Whether these modules are this function's: equal code may have been made for others."""
@@ -95,7 +104,7 @@ class Provenance:
     def _function_is_compiled(self, model: Any, *_: Any, **__: Any) -> None:
         """What the compiler has seen in the program, before anything is made of it."""
         origins = {node.name: origin_of_stack(stack_of(node)) for node in model.graph.nodes}
-        self._functions[_compile_id()] = _Function(origins, self._in_module())
+        self._functions[_compile_id()] = _Function(origins, self._in_module(), is_update(model.graph.nodes))
 
     def _kernel_is_made(self, nodes: Any, kernel: str, is_extern: bool = False) -> None:
         """A call of a kernel comes next in the generated code; ``nodes`` is what it does. What code with
@@ -132,7 +141,8 @@ class Provenance:
             calls = calls_in(compiled.source_code, function.origins)
         said = [_said(call, function.in_module) for call in calls]
         code = {"path": get_path(compiled.cache_key, "py")[2], "backward": is_backward(compiled.source_code)}
-        graph = json.dumps({"key": str(compiled._fx_graph_cache_key), "calls": said, "code": code})
+        key, optimizer = str(compiled._fx_graph_cache_key), function.is_update
+        graph = json.dumps({"key": key, "calls": said, "code": code, "optimizer": optimizer})
         self._graphs.setdefault(graph)
 
 
