@@ -46,6 +46,19 @@ def test_parents_are_those_of_a_stack(rows):
     assert sorted(np.concatenate(forest.levels).tolist()) == list(range(len(rows))) if rows else True
 
 
+@given(nested_intervals(), st.data())
+def test_rows_around_others_are_those_and_their_parents(rows, data):
+    lane, start, end = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    forest = Forest.of(lane, start, end)
+    chosen = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
+    expected = set()
+    for row in chosen:
+        while row != -1:
+            expected.add(row)
+            row = int(forest.parent[row])
+    assert set(np.flatnonzero(forest.around(np.array(chosen, np.int64))).tolist()) == expected
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 25)), max_size=12))
 def test_crossing_intervals_are_cut_until_they_nest(rows):
     lane = np.array([row[0] for row in rows], np.int64)
