@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from joulemap.recorder.ranks import Rank
 
 LONG_S = 0.5
 """Work that takes longer has a progress bar; one for less would only flicker."""
@@ -34,11 +35,15 @@ def console(stderr: bool = False) -> Console:
     )
 
 
-def new_path(program: Path) -> Path:
-    """``train-20261115-143005.joulemap`` in the current folder, and another where that is taken."""
-    name = f"{program.stem or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+def new_path(program: Path, rank: Rank | None = None) -> Path:
+    """``train-20261115-143005.joulemap`` in the current folder, and another where that is taken. For a rank
+    it is that of the whole job, by the time at which this was launched: all ranks get the same."""
+    from joulemap.recorder.ranks import Launcher
+
+    began = time.localtime(None if rank is None else Launcher.of().began_s)
+    name = f"{program.stem or 'run'}-{time.strftime('%Y%m%d-%H%M%S', began)}"
     tried = (Path(f"{name}{end}.joulemap") for end in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next(path for path in tried if not path.exists())
+    return next(path for path in tried if not (path if rank is None else rank.path(path)).exists())
 
 
 def print_json(content: Mapping[str, Any]) -> None:

@@ -132,7 +132,7 @@ def command(
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
     rank = Rank.of()
-    path = output or new_path(Path(program))
+    path = output or new_path(Path(program), rank)
     metered = _calls(calls, calls_in, fence, "" if module else program)
     asked = _Asked.of(plan, metered, project, protocol if isolate else None)
     if calibrate and rank is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from joulemap.errors import MeterError
 from joulemap.monitor.child import MonitorHandle, start_monitor
 from joulemap.monitor.settings import EVERY_METER
-from joulemap.recorder.ranks import Rank
+from joulemap.recorder.ranks import Launcher, Rank
 from joulemap.recording import RecordingWriter
 
 METERS = "JOULEMAP_METERS"
@@ -27,7 +27,7 @@ class Metering:
         whole family of their launcher. What a program used is known to its parent when it has ended."""
         if rank is None:
             return cls.start(writer, os.getpid())
-        return cls.start(writer, os.getppid()) if rank.meters else cls(None)
+        return cls.start(writer, Launcher.of().pid) if rank.meters else cls(None)
 
     @classmethod
     def start(cls, writer: RecordingWriter, program_pid: int | None = None) -> Metering:

@@ -16,10 +16,11 @@ from joulemap.recorder.finish import finish
 from joulemap.recorder.gatekeeper import Gatekeeper
 from joulemap.recorder.host import host, versions
 from joulemap.recorder.metering import Metering
-from joulemap.recorder.ranks import Rank, launcher_notes
+from joulemap.recorder.ranks import Launcher, Rank, launcher_notes
 from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
+from joulemap.recording.info import LAUNCHER
 from joulemap.units import NS_PER_S
 
 _REPORT = "What was recorded is kept. Please report this: it is a bug in joulemap."
@@ -116,4 +117,5 @@ def _info(arguments: Sequence[str], rank: Rank | None) -> RecordingInfo:
         warnings=launcher_notes(arguments),
         rank=None if rank is None else rank.rank,
         world_size=None if rank is None else rank.world_size,
+        job={} if rank is None else {**rank.job, LAUNCHER: str(Launcher.of())},
     )

@@ -22,6 +22,7 @@ from joulemap.traces import ClockAnchor
 FORMAT = 1
 """1: the first."""
 
+LAUNCHER = "launcher"
 SALVAGE_HINT = "Go on without the damaged part with --salvage, or restore the file from a copy."
 
 Status = Literal["recording", "complete", "interrupted"]
@@ -47,6 +48,9 @@ class RecordingInfo:
     anchors: list[ClockAnchor] = field(default_factory=list)
     rank: int | None = None
     world_size: int | None = None
+    job: dict[str, str] = field(default_factory=dict)
+    """What the launcher says of the job that this is a rank of, the same for all its ranks; and which process
+    it was (``LAUNCHER``), the same for those of a machine."""
     warnings: list[str] = field(default_factory=list)
     status: Status = "recording"
     files: dict[str, list[Part]] = field(default_factory=dict)

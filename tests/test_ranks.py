@@ -1,0 +1,77 @@
+"""Which part of a job a process is, who launched it, and what its recording is called."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from joulemap.recorder.ranks import Launcher, Rank, launcher_notes
+
+from .two_ranks import launched
+
+PORT = {"MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Rank(3, 4, 1)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, Rank(5, 8, 0)),
+        ({"RANK": "x", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, None),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "none", **PORT},
+            Rank(3, 4, 1, PORT),
+        ),
+    ],
+)
+def test_the_launcher_says_which_part_this_is(environment: dict[str, str], expected: Rank | None) -> None:
+    assert Rank.of(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noted"),
+    [
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
+        (["/usr/local/bin/torchrun", "train.py"], True),
+        (["train.py", "torchrun"], False),
+        (["-m", "mypackage.train"], False),
+    ],
+)
+def test_a_launcher_is_told_from_what_it_launches(arguments: list[str], noted: bool) -> None:
+    notes = launcher_notes(arguments)
+    assert bool(notes) == noted
+    assert all("torchrun --no-python" in note for note in notes)
+
+
+def process(proc: Path, pid: int, parent: int, ticks: int, environment: str) -> None:
+    """A process as Linux shows it."""
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "environ").write_text(environment.replace(" ", "\0"))
+    words = ["S", str(parent), *["0"] * 17, str(ticks), *["0"] * 30]
+    (proc / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(words)}")
+
+
+def test_all_ranks_know_when_they_were_launched(tmp_path: Path) -> None:
+    second = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text("cpu 1 2 3\nbtime 1700000000\n")
+    process(tmp_path, 5, 1, 90 * second, "PATH=/bin HOME=/root")
+    process(tmp_path, 6, 5, 91 * second, "RANK=0 LOCAL_RANK=0")
+    process(tmp_path, 7, 5, 95 * second, "RANK=1 LOCAL_RANK=1")
+    process(tmp_path, 8, 7, 96 * second, "RANK=1 LOCAL_RANK=1")  # a script around it
+    assert {Launcher.of(tmp_path, pid) for pid in (5, 6, 8)} == {Launcher(5, 1_700_000_090.0)}
+    assert Launcher.of(tmp_path / "no", 5).began_s == pytest.approx(time.time(), abs=60)
+
+
+def test_ranks_that_begin_in_different_seconds_are_named_alike(tmp_path: Path) -> None:
+    said = launched(tmp_path, work="import time\ntime.sleep(3)\n")
+    pattern = re.search(r"joulemap merge (\S+) -o (\S+)", said)
+    assert pattern is not None
+    ranks = sorted(path.name for path in tmp_path.glob(pattern[1]))
+    assert [name.partition("-rank")[2] for name in ranks] == ["0.joulemap", "1.joulemap"]
+    assert {name.partition("-rank")[0] for name in ranks} == {Path(pattern[2]).stem}
