@@ -62,7 +62,7 @@ def attribute(
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
-    step_of = StepOf(_step_of_event(events, steps), steps)
+    step_of = StepOf(step_of_event(events, steps), steps)
     _check_window(window_ns)
     _check_shares(shares, traces)
     sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
@@ -178,7 +178,7 @@ def _check_shares(shares: Mapping[str, ProcessShares] | None, traces: list[Power
         raise InputError(f"There are process shares of {unknown.pop()!r}, but no power.")
 
 
-def _step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
+def step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
     """The step an event says it belongs to, else the traced one in which it starts or that it runs into."""
     if steps is None:
         return np.full(len(events), NO_STEP, np.int32)
