@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import joulemap
 from joulemap.errors import InputError
 from joulemap.merging import merge
-from joulemap.recorder.ranks import Rank, launcher_notes
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace, Steps
 
+from .two_ranks import ENVIRONMENT, launched
+
 S = 1_000_000_000
+PORT = {"MASTER_PORT": "29500"}
 
 
 def rank_of(
-    folder: Path, rank: int, machine: str = "one", *, metered: bool = False, world_size: int = 2
+    folder: Path,
+    rank: int,
+    machine: str = "one",
+    *,
+    metered: bool = False,
+    world_size: int = 2,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> Recording:
     """Rank ``n`` runs ``layer`` on ``GPU:n`` from second 0 to 2, and has a step."""
     path = folder / f"{machine}-{rank}-{metered}.joulemap"
     info = RecordingInfo(rank=rank, world_size=world_size, host={"machine": machine}, window_ns=(0, 2 * S))
     with RecordingWriter.create(path, info) as writer:
+        for name, rows in (tables or {}).items():
+            writer.put_table(name, pa.Table.from_pylist([dict(row) for row in rows]))
         device = f"GPU:{rank % 2}"
         writer.put_events(
             EventTrace.from_columns(name=["layer"], device=device, start_ns=[0], end_ns=[2 * S], lane="7")
@@ -79,13 +91,54 @@ def test_a_rank_that_is_missing_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"rank": None}, "no rank"), ({"rank": 0}, "twice"), ({"world_size": 3}, "different sizes")],
+    [
+        ({"rank": None}, "no rank"),
+        ({"rank": 0}, "twice"),
+        ({"world_size": 3}, "different sizes"),
+        ({"job": {"MASTER_PORT": "29501"}}, "different jobs: MASTER_PORT was 29500 and 29501"),
+        ({"window_ns": (5 * S, 9 * S), "created_ns": 4 * S}, "one had ended 2.00 s before the other began"),
+    ],
 )
-def test_what_is_not_one_job_is_refused(tmp_path: Path, change: dict[str, int], words: str) -> None:
+def test_what_is_not_one_job_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     first, second = rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1)
+    first.info = dataclasses.replace(first.info, job=PORT)
     second.info = dataclasses.replace(second.info, **change)
     with pytest.raises(InputError, match=words):
         merge([first, second], tmp_path / "job.joulemap")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"job": {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "one"}},
+        {"window_ns": (5 * S, 9 * S), "created_ns": S},  # it was there, and waited for its meters
+        {"window_ns": (5 * S, 9 * S), "created_ns": 4 * S, "job": {"launcher": "7 since 0.00"}},
+        {"window_ns": None},
+    ],
+)
+def test_one_job_is_joined_whatever_else_its_ranks_say(tmp_path: Path, change: dict[str, Any]) -> None:
+    first, second = rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1)
+    first.info = dataclasses.replace(first.info, job={**PORT, "launcher": "7 since 0.00"})
+    second.info = dataclasses.replace(second.info, **change)
+    assert merge([first, second], tmp_path / "job.joulemap").ranks == [0, 1]
+
+
+def test_time_of_a_rank_that_was_not_metered_is_said(tmp_path: Path) -> None:
+    first, second = rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1)
+    second.info = dataclasses.replace(second.info, window_ns=(-S // 2, 6 * S))
+    [note] = merge([first, second], tmp_path / "job.joulemap").notes
+    assert note == (
+        "Of the 6.50 s that rank 1 ran, the first 500 ms and the last 4.00 s were not metered: a machine's "
+        "meters are read as long as its first rank runs."
+    )
+    assert note in joulemap.account(tmp_path / "job.joulemap").warnings
+
+
+def test_a_machine_that_was_not_metered_is_said(tmp_path: Path) -> None:
+    parts = [rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1, "two")]
+    notes = merge(parts, tmp_path / "job.joulemap").notes
+    assert notes == ["Nothing was metered of rank 1, which ran for 2.00 s."]
 
 
 def test_energy_that_was_metered_twice_or_never_is_refused(tmp_path: Path) -> None:
@@ -98,64 +151,11 @@ def test_energy_that_was_metered_twice_or_never_is_refused(tmp_path: Path) -> No
         merge([rank_of(tmp_path, 0), rank_of(tmp_path, 1)], tmp_path / "two.joulemap")
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None),
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Rank(3, 4, 1)),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, Rank(5, 8, 0)),
-        ({"RANK": "x", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, None),
-    ],
-)
-def test_the_launcher_says_which_part_this_is(environment: dict[str, str], expected: Rank | None) -> None:
-    assert Rank.of(environment) == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "noted"),
-    [
-        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], True),
-        (["/usr/local/bin/torchrun", "train.py"], True),
-        (["train.py", "torchrun"], False),
-        (["-m", "mypackage.train"], False),
-    ],
-)
-def test_a_launcher_is_told_from_what_it_launches(arguments: list[str], noted: bool) -> None:
-    notes = launcher_notes(arguments)
-    assert bool(notes) == noted
-    assert all("torchrun --no-python" in note for note in notes)
-
-
-LAUNCHER = """
-import os, subprocess, sys
-ranks = [
-    subprocess.Popen(
-        [sys.executable, "-m", "joulemap", "run", "-o", "job.joulemap", "work.py"],
-        env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
-    )
-    for rank in range(2)
-]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
-
-
 def test_two_real_ranks_are_recorded_and_joined_without_counting_twice(tmp_path: Path) -> None:
-    (tmp_path / "launch.py").write_text(LAUNCHER)
-    (tmp_path / "work.py").write_text("import joulemap\nwith joulemap.step():\n    sum(range(30_000_000))\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(joulemap.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "launch.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0
-    assert "joulemap merge job-rank*.joulemap -o job.joulemap" in done.stderr
+    said = launched(tmp_path, "-o", "job.joulemap")
+    assert "joulemap merge job-rank*.joulemap -o job.joulemap" in said
     command = [sys.executable, "-m", "joulemap", "merge", "job-rank0.joulemap", "job-rank1.joulemap"]
-    subprocess.run([*command, "-o", "job.joulemap"], cwd=tmp_path, env=environment, check=True, timeout=120)
+    subprocess.run([*command, "-o", "job.joulemap"], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=120)
     parts = [joulemap.load(tmp_path / f"job-rank{rank}.joulemap") for rank in range(2)]
     assert [bool(part.power()) for part in parts] == [True, False]
     job = joulemap.account(tmp_path / "job.joulemap")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from joulemap.errors import InputError
 from joulemap.recording import Recording
+from joulemap.recording.info import LAUNCHER
+from joulemap.units import NS_PER_S, fmt_seconds
 
+_NOTABLE_S = 0.1
+_STAGGERED_S = 60.0
+"""A launcher may start short programs one after the other."""
 _ONE_JOB = "Give the ranks of one job."
 
 
@@ -35,7 +40,43 @@ def in_order(recordings: Sequence[Recording]) -> list[Recording]:
         raise InputError(f"Rank {rank_of(twice[0])} is there twice.", "Give each rank's recording once.")
     if len({part.info.world_size for part in parts}) > 1:
         raise InputError("These recordings are of jobs of different sizes.", _ONE_JOB)
+    for first, second in combinations(parts, 2):
+        _check_same_job(first, second)
     return parts
+
+
+def _check_same_job(first: Recording, second: Recording) -> None:
+    """What their launchers say of the job agrees, as far as both say it. Numbers of jobs and ports are used
+    again: there must also have been a time when both ran, or about that where one process started them."""
+    one, other = first.info.job, second.info.job
+    odd = next(
+        (name for name in one if name in other and name != LAUNCHER and one[name] != other[name]), None
+    )
+    if odd is not None:
+        raise InputError(
+            f"{first.path} and {second.path} are of different jobs: {odd} was {one[odd]} and {other[odd]}.",
+            _ONE_JOB,
+        )
+    together = LAUNCHER in one and one[LAUNCHER] == other.get(LAUNCHER)
+    apart_s = _apart_s(first, second)
+    if apart_s > (_STAGGERED_S if together and machine_of(first) == machine_of(second) else 0.0):
+        raise InputError(
+            f"{first.path} and {second.path} are of different jobs: one had ended {fmt_seconds(apart_s)} "
+            "before the other began.",
+            f"{_ONE_JOB} Those of several machines need clocks that agree.",
+        )
+
+
+def _apart_s(first: Recording, second: Recording) -> float:
+    """How long before one began the other had ended; 0 where that is not known."""
+    lives = [life for life in (_life_ns(first), _life_ns(second)) if life is not None]
+    return 0.0 if len(lives) < 2 else (max(map(min, lives)) - min(map(max, lives))) / NS_PER_S
+
+
+def _life_ns(recording: Recording) -> tuple[int, int] | None:
+    """From when joulemap began to record it until the program ended."""
+    window, created_ns = recording.info.window_ns, recording.info.created_ns
+    return None if window is None else (min(created_ns, window[0]), window[1])
 
 
 def missing(parts: Sequence[Recording]) -> list[str]:
@@ -45,3 +86,31 @@ def missing(parts: Sequence[Recording]) -> list[str]:
         return []
     words = ", ".join(map(str, gone))
     return [f"Ranks {words} are missing: what they drew stands under idle or other processes."]
+
+
+def unmetered(parts: Sequence[Recording]) -> list[str]:
+    """For how long each rank ran while its machine was not metered: before the first rank there had its
+    meters read, and after that had ended."""
+    metered: dict[str, list[int]] = {}
+    for part in parts:
+        edges = [trace.edges_ns[[0, -1]].tolist() for trace in part.power() if len(trace)]
+        metered.setdefault(machine_of(part), []).extend(edge for both in edges for edge in both)
+    said = []
+    for part in parts:
+        edges_ns, window = metered[machine_of(part)], part.info.window_ns
+        if window is None:
+            continue
+        whole_s = (window[1] - window[0]) / NS_PER_S
+        if not edges_ns:
+            said.append(f"Nothing was metered of rank {rank_of(part)}, which ran for {fmt_seconds(whole_s)}.")
+            continue
+        before_s = (min(min(edges_ns), window[1]) - window[0]) / NS_PER_S
+        after_s = (window[1] - max(max(edges_ns), window[0])) / NS_PER_S
+        lacking = [("first", before_s), ("last", after_s)]
+        words = [f"the {which} {fmt_seconds(long_s)}" for which, long_s in lacking if long_s > _NOTABLE_S]
+        if words:
+            said.append(
+                f"Of the {fmt_seconds(whole_s)} that rank {rank_of(part)} ran, {' and '.join(words)} were "
+                "not metered: a machine's meters are read as long as its first rank runs."
+            )
+    return said

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulemap.errors import InputError
-from joulemap.merging.job import in_order, machine_of, missing, rank_of
+from joulemap.merging.job import in_order, machine_of, missing, rank_of, unmetered
 from joulemap.merging.node import Node
 from joulemap.merging.together import Traced, together
 from joulemap.program import Program
@@ -46,7 +46,7 @@ def merge(recordings: Sequence[Recording], output: Path, *, overwrite: bool = Fa
         Traced(rank_of(part), part.steps(), node.events()) for part, node in zip(parts, nodes, strict=True)
     ]
     found = together(ranks)
-    notes = [*missing(parts), *found.notes]
+    notes = [*missing(parts), *unmetered(parts), *found.notes]
     with RecordingWriter.create(output, _info(parts), overwrite=overwrite) as writer:
         writer.put_events(EventTrace.joined(found.events))
         if found.steps is not None:
