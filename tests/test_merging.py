@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 import joulemap
+from joulemap.calibration.recorded import signatures
 from joulemap.errors import InputError
 from joulemap.merging import merge
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace, Steps
 
+from .test_calls_table import calls
 from .two_ranks import ENVIRONMENT, launched
 
 S = 1_000_000_000
@@ -139,6 +141,68 @@ def test_a_machine_that_was_not_metered_is_said(tmp_path: Path) -> None:
     parts = [rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1, "two")]
     notes = merge(parts, tmp_path / "job.joulemap").notes
     assert notes == ["Nothing was metered of rank 1, which ran for 2.00 s."]
+
+
+def signature(name: str, calls: int, **more: str) -> dict[str, Any]:
+    words = {"op": "addmm", "phase": "forward", "shapes": "[[2,2]]", "strides": "", "types": '["float"]'}
+    return {"name": name, **words, "scalars": "", "cold": "", **more, "calls": calls}
+
+
+def test_what_operations_were_called_with_is_added_up(tmp_path: Path) -> None:
+    both = [signature("layer", 3), signature("layer", 1, shapes="[[4,4]]")]
+    first = rank_of(tmp_path, 0, metered=True, tables={"signatures": both})
+    second = rank_of(tmp_path, 1, tables={"signatures": [signature("layer", 5), signature("head", 2)]})
+    merge([first, second], tmp_path / "job.joulemap")
+    found = signatures(joulemap.load(tmp_path / "job.joulemap"))
+    calls = {(row["name"], row["shapes"]): row["calls"] for row in found}
+    assert calls == {("layer", "[[2,2]]"): 8, ("layer", "[[4,4]]"): 1, ("head", "[[2,2]]"): 2}
+    assert found[0] == signature("layer", 8)
+
+
+def test_what_tensors_held_is_kept_once(tmp_path: Path) -> None:
+    call = {"op": "addmm", "shapes": "[[2,2]]", "strides": "", "types": ""}
+    first = rank_of(tmp_path, 0, metered=True, tables={"values": [{**call, "pieces": [b"one"]}]})
+    held = [{**call, "pieces": [b"two"]}, {**call, "op": "mm", "pieces": [b"three"]}]
+    merge([first, rank_of(tmp_path, 1, tables={"values": held})], tmp_path / "job.joulemap")
+    table = joulemap.load(tmp_path / "job.joulemap").table("values")
+    assert table is not None
+    assert table["pieces"].to_pylist() == [[b"one"], [b"three"]]
+
+
+def test_a_region_is_counted_once_for_all_ranks_that_are_in_it(tmp_path: Path) -> None:
+    epoch = {"start_ns": 0, "end_ns": S, "name": "epoch"}
+    first = rank_of(tmp_path, 0, metered=True, tables={"regions": [epoch]})
+    own = [{**epoch, "start_ns": S // 4}, {"start_ns": S, "end_ns": 2 * S, "name": "save"}]
+    merge([first, rank_of(tmp_path, 1, tables={"regions": own})], tmp_path / "job.joulemap")
+    table = joulemap.load(tmp_path / "job.joulemap").table("regions")
+    assert table is not None
+    assert table.to_pylist() == [epoch, own[1]]
+
+
+def test_sessions_and_facts_say_whose_they_are(tmp_path: Path) -> None:
+    fact = {"t_ns": S, "name": "GPU:0 sm_clock_mhz", "value": 1980.0}
+    tables: dict[str, list[dict[str, Any]]] = {"sessions": [{"number": 0, "opened_ns": S}], "facts": [fact]}
+    parts = [
+        rank_of(tmp_path, rank, machine, metered=True, tables=tables)
+        for rank, machine in enumerate(("one", "two"))
+    ]
+    merge(parts, tmp_path / "job.joulemap")
+    job = joulemap.load(tmp_path / "job.joulemap")
+    sessions = job.table("sessions")
+    assert sessions is not None
+    assert sessions["rank"].to_pylist() == [0, 1]
+    for device in ("GPU:0", "GPU:1000"):
+        assert job.facts(f"{device} sm_clock_mhz")[1].tolist() == [1980.0]
+
+
+def test_that_calls_of_apis_are_not_joined_is_said(tmp_path: Path) -> None:
+    first, second = rank_of(tmp_path, 0, metered=True), rank_of(tmp_path, 1)
+    with RecordingWriter.create(first.path, first.info, overwrite=True) as writer:
+        writer.put_power(PowerTrace(joulemap.Domain("GPU:0", "GPU:0"), [0, 2 * S], [100.0]))
+        writer.put_calls(calls())
+    *_, note = merge([Recording.open(first.path), second], tmp_path / "job.joulemap").notes
+    assert "Calls of APIs are not put together" in note
+    assert str(first.path) in note
 
 
 def test_energy_that_was_metered_twice_or_never_is_refused(tmp_path: Path) -> None:

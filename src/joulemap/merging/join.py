@@ -14,6 +14,7 @@ from pathlib import Path
 from joulemap.errors import InputError
 from joulemap.merging.job import in_order, machine_of, missing, rank_of, unmetered
 from joulemap.merging.node import Node
+from joulemap.merging.tables import calls_notes, small_tables
 from joulemap.merging.together import Traced, together
 from joulemap.program import Program
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
@@ -46,7 +47,7 @@ def merge(recordings: Sequence[Recording], output: Path, *, overwrite: bool = Fa
         Traced(rank_of(part), part.steps(), node.events()) for part, node in zip(parts, nodes, strict=True)
     ]
     found = together(ranks)
-    notes = [*missing(parts), *unmetered(parts), *found.notes]
+    notes = [*missing(parts), *unmetered(parts), *found.notes, *calls_notes(parts)]
     with RecordingWriter.create(output, _info(parts), overwrite=overwrite) as writer:
         writer.put_events(EventTrace.joined(found.events))
         if found.steps is not None:
@@ -56,6 +57,8 @@ def merge(recordings: Sequence[Recording], output: Path, *, overwrite: bool = Fa
         for node in nodes:
             for shares in node.shares():
                 writer.put_shares(shares)
+        for name, table in small_tables(nodes).items():
+            writer.put_table(name, table)
         writer.put_program(Program.joined([part.program() for part in parts]))
         writer.update(warnings=[*writer.info.warnings, *notes])
     return Merged(output, [rank_of(part) for part in parts], len(machines), notes)
