@@ -48,7 +48,7 @@ def rank_of(
         writer.put_steps(Steps.from_columns(start_ns=[0], end_ns=[2 * S]))
         if metered:
             for gpu in range(2):
-                domain = joulemap.Domain(f"GPU:{gpu}", f"GPU:{gpu}")
+                domain = joulemap.Domain(f"GPU:{gpu}", f"GPU:{gpu}", update_period_s=0.1)
                 writer.put_power(PowerTrace(domain, [0, 2 * S], [100.0 * (gpu + 1)]))
     return Recording.open(path)
 
@@ -181,7 +181,8 @@ def test_a_region_is_counted_once_for_all_ranks_that_are_in_it(tmp_path: Path) -
 
 def test_sessions_and_facts_say_whose_they_are(tmp_path: Path) -> None:
     fact = {"t_ns": S, "name": "GPU:0 sm_clock_mhz", "value": 1980.0}
-    tables: dict[str, list[dict[str, Any]]] = {"sessions": [{"number": 0, "opened_ns": S}], "facts": [fact]}
+    facts = [fact, {**fact, "name": "fan/1 speed_rpm"}, {**fact, "name": "load"}]
+    tables: dict[str, list[dict[str, Any]]] = {"sessions": [{"number": 0, "opened_ns": S}], "facts": facts}
     parts = [
         rank_of(tmp_path, rank, machine, metered=True, tables=tables)
         for rank, machine in enumerate(("one", "two"))
@@ -191,8 +192,8 @@ def test_sessions_and_facts_say_whose_they_are(tmp_path: Path) -> None:
     sessions = job.table("sessions")
     assert sessions is not None
     assert sessions["rank"].to_pylist() == [0, 1]
-    for device in ("GPU:0", "GPU:1000"):
-        assert job.facts(f"{device} sm_clock_mhz")[1].tolist() == [1980.0]
+    for name in ("GPU:0 sm_clock_mhz", "GPU:1000 sm_clock_mhz", "one fan/1 speed_rpm", "two load"):
+        assert job.facts(name)[1].tolist() == [1980.0]
 
 
 def test_that_calls_of_apis_are_not_joined_is_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from itertools import combinations, pairwise
 from joulemap.errors import InputError
 from joulemap.recording import Recording
 from joulemap.recording.info import LAUNCHER
+from joulemap.traces import PowerTrace
 from joulemap.units import NS_PER_S, fmt_seconds
 
 _NOTABLE_S = 0.1
@@ -91,26 +92,34 @@ def missing(parts: Sequence[Recording]) -> list[str]:
 def unmetered(parts: Sequence[Recording]) -> list[str]:
     """For how long each rank ran while its machine was not metered: before the first rank there had its
     meters read, and after that had ended."""
-    metered: dict[str, list[int]] = {}
+    power: dict[str, list[PowerTrace]] = {}
     for part in parts:
-        edges = [trace.edges_ns[[0, -1]].tolist() for trace in part.power() if len(trace)]
-        metered.setdefault(machine_of(part), []).extend(edge for both in edges for edge in both)
-    said = []
-    for part in parts:
-        edges_ns, window = metered[machine_of(part)], part.info.window_ns
-        if window is None:
-            continue
-        whole_s = (window[1] - window[0]) / NS_PER_S
-        if not edges_ns:
-            said.append(f"Nothing was metered of rank {rank_of(part)}, which ran for {fmt_seconds(whole_s)}.")
-            continue
-        before_s = (min(min(edges_ns), window[1]) - window[0]) / NS_PER_S
-        after_s = (window[1] - max(max(edges_ns), window[0])) / NS_PER_S
-        lacking = [("first", before_s), ("last", after_s)]
-        words = [f"the {which} {fmt_seconds(long_s)}" for which, long_s in lacking if long_s > _NOTABLE_S]
-        if words:
-            said.append(
-                f"Of the {fmt_seconds(whole_s)} that rank {rank_of(part)} ran, {' and '.join(words)} were "
-                "not metered: a machine's meters are read as long as its first rank runs."
-            )
-    return said
+        power.setdefault(machine_of(part), []).extend(trace for trace in part.power() if len(trace))
+    said = (_unmetered(part, power[machine_of(part)]) for part in parts)
+    return [note for note in said if note]
+
+
+def _unmetered(part: Recording, power: Sequence[PowerTrace]) -> str:
+    window = part.info.window_ns
+    if window is None:
+        return ""
+    whole = fmt_seconds((window[1] - window[0]) / NS_PER_S)
+    if not power:
+        return f"Nothing was metered of rank {rank_of(part)}, which ran for {whole}."
+    first_ns, last_ns = (
+        min(int(one.edges_ns[0]) for one in power),
+        max(int(one.edges_ns[-1]) for one in power),
+    )
+    lacks_ns = {"first": min(first_ns, window[1]) - window[0], "last": window[1] - max(last_ns, window[0])}
+    notable_ns = max(_NOTABLE_S, *(one.period_s for one in power)) * NS_PER_S
+    words = [
+        f"the {which} {fmt_seconds(lack_ns / NS_PER_S)}"
+        for which, lack_ns in lacks_ns.items()
+        if lack_ns > notable_ns
+    ]
+    if not words:
+        return ""
+    return (
+        f"Of the {whole} that rank {rank_of(part)} ran, {' and '.join(words)} were not metered: a machine's "
+        "meters are read as long as its first rank runs."
+    )

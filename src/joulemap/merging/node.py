@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from joulemap.devices import Device, Domain
+from joulemap.errors import InputError
 from joulemap.merging.job import machine_of, rank_of
 from joulemap.processes import ProcessShares
 from joulemap.recording import Recording
@@ -48,9 +49,12 @@ class Node:
         ]
 
     def fact(self, name: str) -> str:
-        """``GPU:0 sm_clock_mhz`` of the job's device."""
+        """``GPU:0 sm_clock_mhz`` of the job's device; what is of no device is the machine's."""
         device, _, what = name.partition(" ")
-        return f"{self.device(device)} {what}" if what else self._name(name)
+        try:
+            return f"{self.device(device)} {what}" if what else self._name(name)
+        except InputError:
+            return self._name(name)
 
     def device(self, word: str) -> str:
         """The job's name of a device."""
