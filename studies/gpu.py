@@ -6,6 +6,7 @@ counter that joulemap has no part in; with how much of the kernels' time has a n
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -103,8 +105,7 @@ def _said(*arguments: str) -> str:
 
 @contextmanager
 def _counting() -> Iterator[Counter]:
-    import pynvml
-
+    pynvml: Any = importlib.import_module("pynvml")
     pynvml.nvmlInit()
     gpu, counter, over = pynvml.nvmlDeviceGetHandleByIndex(0), Counter(), threading.Event()
 
