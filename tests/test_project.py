@@ -151,3 +151,13 @@ def test_energy_of_steps_that_nothing_was_traced_of_is_untraced():
     footprint = attribute(trace(), one_watt(15), steps=steps_)
     assert by_name(footprint) == pytest.approx({"(untraced)": 10})
     assert footprint.idle_j == pytest.approx(5)
+    [row] = footprint.to_records()
+    assert row["active_s"] == pytest.approx(10)
+
+
+def test_untraced_steps_last_as_long_as_they_last_however_many_share_the_device():
+    steps_ = Steps.from_columns(start_ns=[0, 10 * S], end_ns=[10 * S, 14 * S], traced=False)
+    shares = {"GPU:0": ProcessShares.from_columns("GPU:0", [0, 14 * S], [0.25])}
+    footprint = attribute(trace(), one_watt(14), steps=steps_, shares=shares)
+    [row] = footprint.to_records()
+    assert (row["energy_j"], row["active_s"]) == pytest.approx((14 / 4, 14))

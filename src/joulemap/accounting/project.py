@@ -14,15 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.traces import Float64, Steps
+from joulemap.units import NS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
     """What each traced step stands for beside itself: per step, the extra energy, time and executions
     as multiples of its own; of its idle part only ``idle`` times as much. ``unplaced_j`` has no traced step
-    to go by."""
+    to go by; so many of the domain's seconds went with it, ``unplaced_s``, in steps that ``lasted_s``."""
 
     energy: Float64
     seconds: Float64
@@ -30,11 +32,12 @@ class Projection:
     idle: Float64
     unplaced_j: float
     unplaced_s: float
+    lasted_s: float
 
     @classmethod
     def none(cls) -> Projection:
         """Without steps there is nothing to project."""
-        return cls(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0)
+        return cls(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +54,12 @@ def project(steps: Steps, energy: StepParts, seconds: StepParts, waits_for_host:
     """``waits_for_host`` says that the device's own work is as fast in a traced step as in another."""
     ones = np.ones(len(steps))
     idle = _idle(steps, seconds) if waits_for_host else ones
-    more_j, unplaced_j = _extra(steps, energy.work + idle * energy.idle, energy.untraced)
-    more_s, unplaced_s = _extra(steps, seconds.work + idle * seconds.idle, seconds.untraced)
+    more_j, left = _extra(steps, energy.work + idle * energy.idle, energy.untraced)
+    more_s, left_s = _extra(steps, seconds.work + idle * seconds.idle, seconds.untraced)
     calls, _ = _extra(steps, ones, ones)
-    return Projection(more_j, more_s, calls, idle, unplaced_j, unplaced_s)
+    unplaced_j, unplaced_s = float(energy.untraced[left].sum()), float(seconds.untraced[left_s].sum())
+    lasted_s = float((steps.end_ns - steps.start_ns)[left].sum()) / NS_PER_S
+    return Projection(more_j, more_s, calls, idle, unplaced_j, unplaced_s, lasted_s)
 
 
 def _idle(steps: Steps, seconds: StepParts) -> Float64:
@@ -70,11 +75,13 @@ def _idle(steps: Steps, seconds: StepParts) -> Float64:
     return ratio
 
 
-def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, float]:
-    extra, unplaced = np.zeros(len(steps)), 0.0
+def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, NDArray[np.bool_]]:
+    """As multiples of each traced step's own, and the untraced ones that none stands for."""
+    extra, left = np.zeros(len(steps)), np.zeros(len(steps), bool)
     for code in np.unique(steps.label.codes):
         alike = steps.label.codes == code
-        missing = float(amount[alike & ~steps.traced].sum())
+        others = alike & ~steps.traced
+        missing = float(amount[others].sum())
         if not missing:
             continue
         models = steps.traced & alike
@@ -82,5 +89,5 @@ def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, floa
         if known > 0:
             extra[models] += missing / known
         else:
-            unplaced += missing
-    return extra, unplaced
+            left |= others
+    return extra, left

@@ -285,7 +285,7 @@ def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
         calibrated_j=np.zeros(1),
         time_based_j=one * extra.unplaced_j,
         share_s=one * extra.unplaced_s,
-        active_s=one * extra.unplaced_s,
+        active_s=one * extra.lasted_s,
         calls=np.zeros(1),
         first_ns=edges[:1],
         last_ns=edges[-1:],
