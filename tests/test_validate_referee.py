@@ -125,7 +125,7 @@ def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Pat
     wait_s = 0.05 * (MM.share + OTHERS[0].share)
     eased_s, mm_s, net_s = 0.05 + wait_s, 0.05 * MM.share, 0.05 * OTHERS[-1].share
     mm_again_s = (times(MM, Wanted(), EASED_EXTRA) - 1) * 2 * mm_s  # and a wait after each
-    steps_s = [eased_s + mm_again_s, 0.05, eased_s + net_s]
+    steps_s = [eased_s + mm_again_s, 0.05, eased_s + 2 * net_s]
     blocks_s = [max(1.0, min(20 * seconds, 2.0)) for seconds in steps_s]
     assert [one["steps"] for one in found] == [
         longer * round(block_s / seconds)

@@ -286,4 +286,16 @@ def test_what_runs_in_a_module_that_is_called_again_is_no_target(idled: list[flo
     assert torch.equal(plain, again)
     assert modules.take_counts() == ({0: 2}, {0: 5})
     assert made.take_counts() == ({1: 2}, {})
-    assert idled == [2.0, 2.0]
+    assert idled == [2.0] * 7  # the GPU waits there, too
+    assert not made.thread.inside
+    assert not made.thread.again
+    idled.clear()
+    made.install()
+    modules.install()
+    made.ease, made.target, modules.target = 0.0, -1, 0
+    try:
+        model(x)
+    finally:
+        modules.remove()
+        made.remove()
+    assert idled == []

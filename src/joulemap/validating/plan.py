@@ -16,7 +16,8 @@ EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
 EASED_EXTRA, EASED_MODULE = 3.0, 0.75
 """And where the GPU waits after each execution, so that what is added cannot take it to its power limit: the
-meter is less sure of such steps. Inside of modules that are called again it does not wait."""
+meter is less sure of such steps. Inside of modules that are called again it waits after operations that are
+targets themselves."""
 MOST_TIMES = 101
 FILLED, MOST_EXTRA = 0.8, 2.0
 """Where a GPU waits, repetitions may fill so much of that, and be so many times the work of a step."""

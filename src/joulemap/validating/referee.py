@@ -279,7 +279,7 @@ class Referee:
         rest_ease = self._ease or 0.0
         count = times(target, self._wanted, eased_extra(target) if rest_ease else extra(self.busy))
         ease = 0.0 if target == AS_IT_IS else rest_ease
-        waits = 1 + ease * (target.kind == "operation")
+        waits = 1 + ease
         added_s = (count - 1) * target.share * waits * min(self.busy, 1.0) * self._step_s()
         steps, rest = steps_of_block(
             self._eased_s(ease) + added_s,

@@ -181,9 +181,11 @@ def below(overload: Any) -> Callable[..., Callable[[], Any]]:
 
 
 class Thread(threading.local):
-    """Whether this thread executes a target: what that calls in turn is a part of it."""
+    """Whether this thread executes a target: what that calls in turn is a part of it. Where it calls a module
+    ``again``, operations in that are no targets, and the GPU waits after them as it does after others."""
 
     inside = False
+    again = False
 
 
 def _device_of(first: Any) -> Any:
@@ -279,7 +281,7 @@ class Repeater:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             execute = ready(keys, args, kwargs)
             if thread.inside:
-                return execute()
+                return self._inside(execute, targets, args, kwargs) if thread.again else execute()
             given = _safely_operands((*args, *kwargs.values()))
             target = targets.get(given, -1)
             if target < 0 or not self._is_here(args):
@@ -297,6 +299,24 @@ class Repeater:
                 thread.inside = False
 
         return kernel
+
+    def _inside(
+        self,
+        execute: Callable[[], Any],
+        targets: Mapping[Operands, int],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """An operation in a module that is called again."""
+        self.thread.again = False
+        try:
+            result = execute()
+            target = targets.get(_safely_operands((*args, *kwargs.values())), -1) if self.ease else -1
+            if target >= 0 and self._is_here(args):
+                self._wait(target, _device_of(args))
+            return result
+        finally:
+            self.thread.again = True
 
     def _is_here(self, first: Any) -> bool:
         """Whether a call is computed on the device; while a compiler or a graph looks on, nothing is."""

@@ -144,7 +144,7 @@ class ModuleRepeater:
     def _again(self, target: int, call: functools.partial[Any]) -> None:
         import torch
 
-        self._thread.inside = True
+        self._thread.inside = self._thread.again = True
         (module, *args), copies = call.args, self._copies.get(target)
         try:
             with torch.no_grad():
@@ -159,7 +159,7 @@ class ModuleRepeater:
                 raise
             self.refused[target] = f"it could not be called again: {type(error).__name__}"
         finally:
-            self._thread.inside = False
+            self._thread.inside = self._thread.again = False
 
 
 def _why_not(module: Any, args: Any, kwargs: Mapping[str, Any]) -> str:
