@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from joulemap.calibrating import understood
 from joulemap.calibration.operation import Operation
+from joulemap.devices import Domain
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.extract import _signatures
+from joulemap.meters.synthetic import Operation as Drawn
+from joulemap.meters.synthetic import Sensor, sense, truth_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -240,6 +244,33 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert enough == [SQUARE.key, "", SQUARE.key, ""]
     worth = [line["key"] for line in replays({**PLAN, "shares": shares, "known": 0.6, "worth": 0.3})]
     assert worth == [SQUARE.key, CROOKED.key, other.key, "", SQUARE.key, other.key, ""]
+
+
+@pytest.mark.parametrize("quantity", ["energy_j", "power_w"])
+def test_operations_of_a_cpu_cost_what_its_meter_saw_of_their_replays(quantity: Any) -> None:
+    """Real replays, and a synthetic meter of a CPU whose truth is known: so many watts while each runs."""
+    other = replace(SQUARE, shapes="[[64, 64], [64, 64]]", strides="[[64, 1], [64, 1]]")
+    watts = {SQUARE.key: 35.0, other.key: 80.0, "": 5.0}
+    shares = [[SQUARE.key, 0.5], [other.key, 0.5]]
+    lines = list(replays({**PLAN, "shares": shares, "seconds": 0.4, "idle_s": 0.3}))
+    schedule, now_ns = [], lines[0]["start_ns"]
+    for line in lines:
+        if line["start_ns"] > now_ns:  # warm-up
+            schedule.append(Drawn("", (line["start_ns"] - now_ns) / 1e9, 20.0))
+        schedule.append(Drawn(line["key"], (line["end_ns"] - line["start_ns"]) / 1e9, watts[line["key"]]))
+        now_ns = line["end_ns"]
+    cpu = Domain("CPU", "CPU:0", sensor="synthetic")
+    truth = truth_of(schedule, cpu, start_ns=lines[0]["start_ns"])
+    power = sense(truth.power, Sensor(quantity, period_s=0.02, noise_w=0.5)).to_trace()
+    found = understood(lines, power, "CPU:0")
+    assert found.idle_w == pytest.approx(5.0, rel=0.05)
+    assert found.skipped == {}
+    for operation, cost in found.costs.items():
+        assert cost.power_w == pytest.approx(watts[operation.key], rel=0.02)
+        assert cost.energy_j == pytest.approx(watts[operation.key] * cost.seconds, rel=0.02)
+        runs = [line["executions"] for line in lines if line["key"] == operation.key]
+        spans = [line["end_ns"] - line["start_ns"] for line in lines if line["key"] == operation.key]
+        assert cost.seconds == pytest.approx(sum(spans) / sum(runs) / 1e9, rel=0.2)
 
 
 def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
