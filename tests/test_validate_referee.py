@@ -117,7 +117,8 @@ def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Pat
     assert referee.blocks == 3
     found = orders(tmp_path / "experiment")
     assert [one["target"] for one in found] == [0, REFERENCE, 3]
-    assert [one["times"] for one in found] == [times(MM, Wanted(), EASED_EXTRA), 1, 2]
+    net_times = times(OTHERS[-1], Wanted(), EASED_EXTRA)
+    assert [one["times"] for one in found] == [times(MM, Wanted(), EASED_EXTRA), 1, net_times]
     assert times(MM, Wanted(), EASED_EXTRA) > times(MM, Wanted())
     assert [one["ease"] for one in found] == [EASED, 0.0, EASED]
     assert [one["rest_ease"] for one in found] == [EASED] * 3
@@ -125,7 +126,7 @@ def test_orders_say_how_long_the_gpu_waits_in_a_block_and_after_it(tmp_path: Pat
     wait_s = 0.05 * (MM.share + OTHERS[0].share)
     eased_s, mm_s, net_s = 0.05 + wait_s, 0.05 * MM.share, 0.05 * OTHERS[-1].share
     mm_again_s = (times(MM, Wanted(), EASED_EXTRA) - 1) * 2 * mm_s  # and a wait after each
-    steps_s = [eased_s + mm_again_s, 0.05, eased_s + 2 * net_s]
+    steps_s = [eased_s + mm_again_s, 0.05, eased_s + 2 * (net_times - 1) * net_s]
     blocks_s = [max(1.0, min(20 * seconds, 2.0)) for seconds in steps_s]
     assert [one["steps"] for one in found] == [
         longer * round(block_s / seconds)

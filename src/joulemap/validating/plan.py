@@ -14,7 +14,7 @@ from joulemap.validating.truth import Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
-EASED_EXTRA, EASED_MODULE = 3.0, 0.75
+EASED_EXTRA = 3.0
 """And where the GPU waits after each execution, so that what is added cannot take it to its power limit: the
 meter is less sure of such steps. Inside of modules that are called again it waits after operations that are
 targets themselves."""
@@ -60,11 +60,6 @@ def extra(busy: float) -> float:
     """What repetitions are to add to the time in which a device works, for ``busy`` a part of a step. A GPU
     that waits is metered the less surely, and has room."""
     return float(np.clip(FILLED * (1 / max(busy, 1e-9) - 1), EXTRA, MOST_EXTRA))
-
-
-def eased_extra(target: Target) -> float:
-    """The same of a GPU that is eased."""
-    return EASED_EXTRA if target.kind == "operation" else EASED_MODULE
 
 
 def times(target: Target, wanted: Wanted, added: float = EXTRA) -> int:

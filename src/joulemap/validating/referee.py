@@ -34,10 +34,10 @@ from joulemap.validating.limit import power_limit_w
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import (
     AS_IT_IS,
+    EASED_EXTRA,
     LONGER,
     Turns,
     Wanted,
-    eased_extra,
     extra,
     steps_of_block,
     times,
@@ -277,7 +277,7 @@ class Referee:
 
     def _order(self, target: Target, power: PowerTrace) -> None:
         rest_ease = self._ease or 0.0
-        count = times(target, self._wanted, eased_extra(target) if rest_ease else extra(self.busy))
+        count = times(target, self._wanted, EASED_EXTRA if rest_ease else extra(self.busy))
         ease = 0.0 if target == AS_IT_IS else rest_ease
         waits = 1 + ease
         added_s = (count - 1) * target.share * waits * min(self.busy, 1.0) * self._step_s()
