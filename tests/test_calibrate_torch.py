@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from joulemap.calibrating import understood
 from joulemap.calibration.operation import Operation
 from joulemap.devices import Domain
-from joulemap.frameworks.torch import flags
+from joulemap.frameworks.torch import flags, gpus
 from joulemap.frameworks.torch.extract import _signatures
 from joulemap.meters.synthetic import Operation as Drawn
 from joulemap.meters.synthetic import Sensor, sense, truth_of
@@ -244,6 +245,28 @@ def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> Non
     assert enough == [SQUARE.key, "", SQUARE.key, ""]
     worth = [line["key"] for line in replays({**PLAN, "shares": shares, "known": 0.6, "worth": 0.3})]
     assert worth == [SQUARE.key, CROOKED.key, other.key, "", SQUARE.key, other.key, ""]
+
+
+def test_nothing_is_replayed_for_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joulemap.frameworks.torch.replay.which", lambda _: "NVIDIA H200 1234")
+    plan = {**PLAN, "shares": [[SQUARE.key, 0.5]], "flags": {"gpus": {"cpu": "NVIDIA H200 99"}}}
+    skipped, idle = replays(plan)
+    assert (skipped["key"], idle["key"]) == (SQUARE.key, "")
+    assert skipped["skipped"] == "it ran on another GPU than this one, NVIDIA H200 99"
+    same = replays({**plan, "flags": {"gpus": {"cpu": "NVIDIA H200 1234", "cuda:1": "NVIDIA H200 99"}}})
+    assert "skipped" not in next(iter(same))
+
+
+def test_a_program_says_which_gpus_it_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flags.GPUS not in flags.current()
+    assert gpus.which(torch.device("cpu")) == ""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    known = [SimpleNamespace(name="NVIDIA H200", uuid="1234"), SimpleNamespace(name="Tesla K80")]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known[device.index])
+    found = flags.current()
+    assert found[flags.GPUS] == {"cuda:0": "NVIDIA H200 1234", "cuda:1": "Tesla K80"}
+    flags.put(found)  # which sets nothing of them
 
 
 @pytest.mark.parametrize("quantity", ["energy_j", "power_w"])

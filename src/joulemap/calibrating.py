@@ -226,14 +226,18 @@ def _torch() -> dict[str, str]:
 
 def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     host, versions = recording.info.host, recording.info.versions
+    chosen = dict(recording.info.extra.get(FLAGS, {}))
+    which = chosen.pop("gpus", {}).get(_torch_device(power.domain.device), "")
+    chosen.pop("autocast", None)
     at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
     with_values = _WITH_VALUES if recording.table(VALUES) is not None else ""
     return Shelf(
         str(host.get("machine", "")),
-        f"{power.domain.device} {power.domain.sensor}{at_clocks}{with_values}",
+        " ".join(filter(None, (power.domain.device, which, power.domain.sensor)))
+        + f"{at_clocks}{with_values}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
-        {name: value for name, value in recording.info.extra.get(FLAGS, {}).items() if name != "autocast"},
+        chosen,
     )
 
 

@@ -2,7 +2,8 @@
 where its operations are replayed.
 
 Autocast is read but not set: what it casts to is in the signatures, since the operations below it are what is
-recorded and replayed. Likewise an attention is recorded as the one of its backends that was chosen.
+recorded and replayed. Likewise an attention is recorded as the one of its backends that was chosen. Which
+GPUs the program has is read beside them, since that decides as much, and cannot be set.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import operator
 from collections.abc import Mapping
 from typing import Any
+
+from joulemap.frameworks.torch.gpus import all_in_use
 
 _SETTINGS = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -28,7 +31,7 @@ _TF32 = {
 }
 """And what says the same before torch 2.9. Where the new ones are known, the old ones are not asked for."""
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-DETERMINISTIC, AUTOCAST = "deterministic", "autocast"
+DETERMINISTIC, AUTOCAST, GPUS = "deterministic", "autocast", "gpus"
 
 
 def current() -> dict[str, Any]:
@@ -40,7 +43,12 @@ def current() -> dict[str, Any]:
     for backend in _ATTENTION:
         with contextlib.suppress(AttributeError):
             found[f"cuda.{backend}_sdp"] = getattr(torch.backends.cuda, f"{backend}_sdp_enabled")()
-    return {**found, DETERMINISTIC: torch.are_deterministic_algorithms_enabled()}
+    which = all_in_use()
+    return {
+        **found,
+        DETERMINISTIC: torch.are_deterministic_algorithms_enabled(),
+        **({GPUS: which} if which else {}),
+    }
 
 
 def autocast() -> dict[str, str]:
@@ -64,7 +72,7 @@ def put(flags: Mapping[str, Any]) -> None:
                 getattr(torch.backends.cuda, f"enable_{name.partition('.')[2]}")(value)
             elif name == DETERMINISTIC:
                 torch.use_deterministic_algorithms(value, warn_only=True)
-            elif name != AUTOCAST and _knows(name):
+            elif name not in (AUTOCAST, GPUS) and _knows(name):
                 within, _, last = name.rpartition(".")
                 setattr(operator.attrgetter(within)(torch.backends), last, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
@@ -31,6 +32,25 @@ def wait() -> None:
     for number in range(torch.cuda.device_count()):
         if torch._C._cuda_hasPrimaryContext(number):
             torch.cuda.synchronize(number)
+
+
+def which(device: Any) -> str:
+    """The very GPU that a device is, by model and number, since ``cuda:0`` may be another one tomorrow;
+    nothing for a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return ""
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.name} {getattr(found, 'uuid', '')}".strip()
+
+
+def all_in_use() -> dict[str, str]:
+    """Which they are, by device, where the program has used any."""
+    import torch
+
+    every = range(torch.cuda.device_count()) if in_use() else ()
+    return {f"cuda:{number}": which(torch.device("cuda", number)) for number in every}
 
 
 def captures() -> bool:

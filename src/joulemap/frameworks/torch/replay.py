@@ -26,6 +26,8 @@ from typing import Any
 
 from joulemap.frameworks.torch import flags
 from joulemap.frameworks.torch.clock import clock_mhz
+from joulemap.frameworks.torch.flags import GPUS
+from joulemap.frameworks.torch.gpus import which
 from joulemap.frameworks.torch.rebuild import Call, in_a_line
 from joulemap.frameworks.torch.replayer import Replayer, Turn, Wait
 
@@ -105,6 +107,21 @@ def replays(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
+    other = plan["flags"].get(GPUS, {}).get(str(device), which(device))
+    if other != which(device):
+        yield from _all_skipped(plan, f"it ran on another GPU than this one, {other}")
+        return
+    yield from _bought(plan, device, clock_s)
+
+
+def _all_skipped(plan: Mapping[str, Any], why: str) -> Iterator[dict[str, Any]]:
+    now_ns = time.time_ns()
+    for key, _ in plan["shares"]:
+        yield {"key": key, "start_ns": now_ns, "end_ns": now_ns, "skipped": why}
+    yield _idle(plan["idle_s"])
+
+
+def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) -> Iterator[dict[str, Any]]:
     begin_s = clock_s()
     chosen: list[str] = []
     clocks_mhz: dict[str, float] = {}
