@@ -65,6 +65,8 @@ def test_all_ranks_know_when_they_were_launched(tmp_path: Path) -> None:
     process(tmp_path, 7, 5, 95 * second, "RANK=1 LOCAL_RANK=1")
     process(tmp_path, 8, 7, 96 * second, "RANK=1 LOCAL_RANK=1")  # a script around it
     assert {Launcher.of(tmp_path, pid) for pid in (5, 6, 8)} == {Launcher(5, 1_700_000_090.0)}
+    (tmp_path / "stat").write_text("cpu  1 2 3\n")  # a system that does not say when it began
+    assert Launcher.of(tmp_path, 5) == Launcher(5, pytest.approx(time.time(), abs=60))
     assert Launcher.of(tmp_path / "no", 5).began_s == pytest.approx(time.time(), abs=60)
 
 

@@ -17,12 +17,13 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
-from joulemap.calibration.recorded import CALIBRATION, VALUES, in_order, signatures, values
+from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
 from joulemap.recording import Recording, RecordingInfo
 from joulemap.recording.info import save_info
+from joulemap.recording.names import VALUES
 from joulemap.replaying import Replays, Watching, eased_part_s, replayed, way
 from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm

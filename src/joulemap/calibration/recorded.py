@@ -14,10 +14,11 @@ from joulemap.calibration.operation import Operation, on_device, own_seconds, pl
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
+from joulemap.recording.names import SIGNATURES, VALUES
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 
-CALIBRATION, SIGNATURES, VALUES = "calibration", "signatures", "values"
+CALIBRATION = "calibration"
 _CALL = ("op", "shapes", "strides", "types")
 CLOCK = "sm_clock_mhz"
 _SOUND = (0.9, 1.1)
@@ -65,9 +66,7 @@ class Calibrated:
 
 
 def calibrated(
-    recording: Recording,
-    steps: Steps | None = None,
-    power: PowerTrace | None = None,
+    recording: Recording, steps: Steps | None = None, power: PowerTrace | None = None
 ) -> Calibrated:
     """Of a recording that ``joulemap calibrate`` has seen, at the clocks that the device had in it. The
     closure is that of ``steps`` and of what the program drew, ``power``: those of the recording, where others

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from joulemap.merging.job import rank_of
 from joulemap.merging.node import Node
 from joulemap.recording import Recording
+from joulemap.recording.names import FACTS, REGIONS, SESSIONS, SIGNATURES, VALUES
 
-SIGNATURES, VALUES, REGIONS, SESSIONS, FACTS = "signatures", "values", "regions", "sessions", "facts"
 _CALL = ("op", "shapes", "strides", "types")
 
 

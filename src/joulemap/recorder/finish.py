@@ -32,10 +32,10 @@ from joulemap.recorder.story import Story
 from joulemap.recording import RecordingWriter
 from joulemap.recording.folder import RAW
 from joulemap.recording.info import Status
+from joulemap.recording.names import REGIONS, SESSIONS, SIGNATURES, VALUES
 from joulemap.traces import EventTrace
 from joulemap.units import fmt_share
 
-REGIONS, SESSIONS, SIGNATURES, VALUES = "regions", "sessions", "signatures", "values"
 TRACING, FLAGS = "tracing", "flags"
 NEVER_STARTED = (
     "The program's side of joulemap did not start, so there are no steps and no operations. "

@@ -96,7 +96,7 @@ class Launcher:
         with suppress(OSError, ValueError, IndexError):
             found = _no_rank(proc, parent)
             lines = (line.split() for line in (proc / "stat").read_text().splitlines())
-            boot_s = next(int(words[1]) for words in lines if words[:1] == ["btime"])
+            [boot_s] = [int(words[1]) for words in lines if words[:1] == ["btime"]]
             return cls(found, boot_s + int(_stat(proc, found)[_STARTED]) / os.sysconf("SC_CLK_TCK"))
         return cls(parent, time.time())
 

@@ -27,12 +27,7 @@ class Charge:
 
 
 def charged(
-    recording: Recording,
-    rule: Rule,
-    targets: Sequence[Target],
-    chosen: Steps,
-    label: str,
-    power: PowerTrace,
+    recording: Recording, rule: Rule, targets: Sequence[Target], chosen: Steps, label: str, power: PowerTrace
 ) -> dict[int, Charge]:
     """By number of the target. The traced steps are accounted, and the plain ones that they stand for;
     whatever else was run is left out. ``power`` is what the device drew for the program."""
