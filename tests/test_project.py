@@ -43,10 +43,12 @@ def test_where_steps_are_known_idle_time_is_inside_them_or_not(domain, waits):
         footprint = attribute(spans, one_watt(until_s, domain), steps=steps_)
         whole, *parts = answer(footprint, Question()).idle
         assert whole.label == f"{domain.name} idle"
-        assert {part.label: part.energy_j for part in parts} == pytest.approx(expected)
+        told = {part.label: part.energy_j for part in parts}
+        assert told == pytest.approx(expected if domain.name == "GPU:0" or len(expected) > 1 else {})
     steps_ = Steps.from_columns(start_ns=[0], end_ns=[3 * S], traced=[True])
     footprint = attribute(spans, one_watt(5, domain), steps=steps_)
-    assert [line.label for line in answer(footprint, Question()).idle[1:]] == ["outside any step"]
+    outside = [line.label for line in answer(footprint, Question()).idle[1:]]
+    assert outside == (["outside any step"] if domain.name == "GPU:0" else [])
 
 
 @pytest.mark.parametrize(("untraced_s", "work_s"), [(3, 2), (2, 2), (1, 1), (10, 2)])

@@ -141,9 +141,12 @@ def _idle_of(account: Account, blocks: Blocks, total: float) -> Iterator[Line]:
     if not len(account.step_j):
         return
     half, outside = (high - low) / 2, account.idle_outside_steps_j
-    waits = "waiting for the host" if account.domain.device.startswith("GPU") else "waiting inside steps"
-    for label, energy_j in ((waits, account.idle_j - outside), ("outside any step", outside)):
-        if energy_j > SMALL * total:
+    on_gpu = account.domain.device.startswith("GPU")
+    waits = "waiting for the host" if on_gpu else "waiting inside steps"
+    parts = {waits: account.idle_j - outside, "outside any step": outside}
+    parts = {label: energy_j for label, energy_j in parts.items() if energy_j > SMALL * total}
+    if on_gpu or len(parts) > 1:  # what a GPU waits for is worth a line of its own
+        for label, energy_j in parts.items():
             yield _idle_line(label, 1, energy_j, max(energy_j - half, 0), energy_j + half, total)
 
 
