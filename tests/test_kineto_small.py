@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulemap.calibration.operation import own_seconds
 from joulemap.errors import InputError
 from joulemap.frameworks import read_trace
 from joulemap.frameworks.kineto import KinetoColumns, trace_of
@@ -249,3 +250,21 @@ def test_other_chrome_traces_are_refused(tmp_path, events, said):
     with pytest.raises(InputError) as caught:
         read_trace([chrome(tmp_path, events)])
     assert said in str(caught.value)
+
+
+def test_the_profilers_own_work_is_where_it_held_a_thread_up(tmp_path):
+    """It says of no thread; the backward pass waits in one, and in the other an operation that launches."""
+    trace = read(
+        tmp_path,
+        [
+            op("aten::backward", 0, 100, tid=1),
+            op("aten::fill_", 20, 60, tid=2),
+            op("Activity Buffer Request", 25, 55, cat="overhead", tid=0),
+            op("Activity Buffer Request", 150, 160, cat="overhead", tid=0),
+        ],
+    )
+    events = trace.events
+    lanes = dict(zip(events.start_ns.tolist(), events.lane, strict=True))
+    assert lanes[EPOCH_NS + 25_000] == lanes[EPOCH_NS + 20_000] != lanes[EPOCH_NS]
+    assert lanes[EPOCH_NS + 150_000] not in (lanes[EPOCH_NS], lanes[EPOCH_NS + 20_000])
+    assert own_seconds(events)[events.start_ns == EPOCH_NS + 20_000] == pytest.approx([10e-6])

@@ -29,6 +29,22 @@ def test_untraced_steps_are_projected_in_the_proportions_of_the_traced():
     assert footprint.accounts[0].step_j == pytest.approx([5, 5, 10])
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_the_tracer_does_stands_for_nothing_in_other_steps(known):
+    """A second of its own in a traced step of five, beside three of A; another step takes ten."""
+    steps_ = Steps.from_columns(start_ns=[0, 5 * S], end_ns=[5 * S, 15 * S], traced=[True, False])
+    step = {"step": [0, 0]} if known else {}
+    spans = trace(
+        ("A", 0, 4), ("(profiler)/Activity Buffer Request", 1, 2), device="CPU", lane="main", **step
+    )
+    footprint = attribute(spans, one_watt(15, Domain("cpu", "CPU:0")), steps=steps_)
+    rows = {row["name"]: row for row in footprint.to_records()}
+    assert rows["A"]["energy_j"] == pytest.approx(3 + 10 * 3 / 4)
+    assert footprint.idle_j == pytest.approx(1 + 10 * 1 / 4)
+    own = rows["(profiler)/Activity Buffer Request"]
+    assert (own["energy_j"], own["projected_j"], own["calls"]) == (pytest.approx(1), 0, 1)
+
+
 @pytest.mark.parametrize(
     ("domain", "waits"),
     [(Domain("GPU:0", "GPU:0"), "waiting for the host"), (Domain("cpu", "CPU:0"), "waiting inside steps")],

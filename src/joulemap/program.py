@@ -15,6 +15,8 @@ from typing import Any
 from joulemap.errors import InputError
 
 SEPARATOR = "/"
+PROFILER = "(profiler)"
+"""What a framework's tracer does itself, while it traces and never else."""
 
 Edge = tuple[str, str]
 """From one operation to another that uses what it has computed."""

@@ -33,6 +33,7 @@ from joulemap.accounting.watching import part
 from joulemap.devices import Device, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
+from joulemap.program import PROFILER, split
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, PowerTrace, Steps
 from joulemap.units import fmt_seconds
 
@@ -179,9 +180,15 @@ def _check_shares(shares: Mapping[str, ProcessShares] | None, traces: list[Power
 
 
 def step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
-    """The step an event says it belongs to, else the traced one in which it starts or that it runs into."""
+    """The step an event says it belongs to, else the traced one in which it starts or that it runs into. What
+    the tracer does itself is of none, since steps that were not traced have nothing like it."""
     if steps is None:
         return np.full(len(events), NO_STEP, np.int32)
+    tracers = np.array([split(word)[0] == PROFILER for word in events.name.words] or [False])
+    return np.where(tracers[events.name.codes], NO_STEP, _step_of(events, steps)).astype(np.int32)
+
+
+def _step_of(events: EventTrace, steps: Steps) -> NDArray[np.int32]:
     if (events.step >= len(steps)).any():
         raise InputError(
             f"An event is of step {int(events.step.max())}, but there are only {len(steps)} steps."

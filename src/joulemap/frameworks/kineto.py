@@ -13,7 +13,7 @@ phases, ``kineto_names`` the words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from joulemap.frameworks.kineto_places import feeding
 from joulemap.frameworks.kineto_scopes import OTHER, scopes
 from joulemap.frameworks.nesting import Forest
 from joulemap.labels import Labels
+from joulemap.program import PROFILER
 from joulemap.traces import PHASES, EventTrace, Int64, Steps
 
 
@@ -89,11 +90,24 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
         roles[roles == Role.PYTHON_MODULE] = Role.LEFT_OUT
     on_host = (roles != Role.KERNEL) & (roles != Role.LEFT_OUT)
     kernels = columns.take(roles == Role.KERNEL)
-    host = Host(columns.take(on_host), roles[on_host], kernels)
+    host = Host(_in_threads(columns.take(on_host), roles[on_host]), roles[on_host], kernels)
     work = host.role != Role.COMPILED
     events = EventTrace.joined([host.events().take(work), _kernel_events(kernels, host)])
     notes = (*_notes(columns, roles), *_graph_notes(host))
     return KinetoTrace(events, host.steps, notes, host, np.flatnonzero(on_host)[work])
+
+
+def _in_threads(host: KinetoColumns, role: NDArray[np.int64]) -> KinetoColumns:
+    """The profiler's own work, of which it says no thread, in the one that it held up: whatever runs around
+    it, the innermost, would seem to take that long in every step."""
+    overhead, others = np.flatnonzero(role == Role.OVERHEAD), np.flatnonzero(role != Role.OVERHEAD)
+    lane = host.lane.codes.copy()
+    for row in overhead.tolist():
+        begun, lasts = host.start_ns[others] <= host.start_ns[row], host.end_ns[others] >= host.end_ns[row]
+        around = others[begun & lasts]
+        if len(around):
+            lane[row] = lane[around[np.argmax(host.start_ns[around])]]
+    return replace(host, lane=Labels(lane, host.lane.words))
 
 
 class Host:
@@ -137,7 +151,7 @@ class Host:
         """Layer path and operation; a runtime call is named below the operation that makes it."""
         prefix = np.array(self.path)
         prefix[self.role == Role.STEP] = self.paths.code(names.STEP)
-        prefix[self.role == Role.OVERHEAD] = self.paths.code(names.PROFILER)
+        prefix[self.role == Role.OVERHEAD] = self.paths.code(PROFILER)
         plain = names.qualified(prefix, self.paths.words, self.leaf)
         inside = np.flatnonzero((self.role == Role.RUNTIME) & (self.operation != NONE))
         above = plain.codes[self.operation[inside]].astype(np.int64)

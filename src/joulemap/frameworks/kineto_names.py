@@ -15,7 +15,6 @@ from joulemap.program import SEPARATOR
 from joulemap.traces import Int64
 
 MODEL = "(model)"
-PROFILER = "(profiler)"
 STEP = "(step)"
 PYTHON = "(python)"
 AUTOGRAD = "/(autograd)"
