@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
+from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
 
@@ -116,6 +117,17 @@ def test_the_gradient_of_a_choice_is_that_of_one_in_each_row() -> None:
     assert (rebuilt(Call.of(expanded.key), torch.device("cpu")).args[0] != 0).all()
 
 
+@pytest.mark.parametrize(("value", "others"), [(0.0, 0), (0.5, 4)])
+def test_a_piece_of_a_gradient_that_missed_the_choice_has_one(value: float, others: int) -> None:
+    """And one that has something for all of them, as that of softened labels, is as it was."""
+    shapes, strides = "[[6, 5], [6, 5], [], []]", "[[5, 1], [5, 1], [], []]"
+    types, scalars = '["float", "float", "Scalar", "Scalar"]', "[null, null, 1, 6]"
+    one = Operation("aten::_log_softmax_backward_data", shapes, strides, types, scalars)
+    piece = torch.full([8], value).numpy().tobytes()
+    gradient = Replayer(Call.of(one.key), torch.device("cpu"), [piece, b""]).copies[0].args[0]
+    assert (gradient != 0).sum(dim=1).tolist() == [1 + others] * 6
+
+
 def test_what_a_training_step_calls_can_be_called_again(seen: dict[str, str]) -> None:
     with torch.no_grad():
         problems = {name: problem(one) for one, name in seen.items()}
@@ -195,6 +207,30 @@ def test_what_is_done_over_and_over_stays_a_number() -> None:
     operation = rebuilt(Call.of(shrinks.key), torch.device("cpu"))
     operation()
     assert float(operation.args[0][0].abs().sum()) > 0
+    grows = Operation("aten::_foreach_div_", "[[[9]]]", "", '[["float"], "ScalarList"]', "[null, null]")
+    operation = rebuilt(Call.of(grows.key), torch.device("cpu"))
+    for _ in range(50):
+        operation()
+    assert bool(operation.args[0][0].isfinite().all())
+
+
+def test_what_was_the_same_is_read_once() -> None:
+    """Lists of two tensors each, the last two of which are the same, and a square."""
+    lists, one = "[[[4], [5]], [[4], [5]], [[4], [5]], []]", '["float", "float"]'
+    added = Operation(
+        "aten::_foreach_addcmul_", lists, "", f'[{one}, {one}, {one}, "Scalar"]', "[]", "1111=="
+    )
+    added = replace(added, scalars="[null, null, null, 0.5]")
+    into, factors, same = rebuilt(Call.of(added.key), torch.device("cpu")).args[:3]
+    assert [id(each) for each in factors] == [id(each) for each in same]
+    assert not {id(each) for each in into} & {id(each) for each in factors}
+    square = Operation("aten::mul", "[[4], [4]]", "", '["float", "float"]', "[null, null]", "0=")
+    first, second = rebuilt(Call.of(square.key), torch.device("cpu")).args
+    assert first is second
+    first, second = rebuilt(Call.of(replace(square, cold="00").key), torch.device("cpu")).args
+    assert first is not second
+    copies = Replayer(Call.of(replace(square, cold="1=").key), torch.device("cpu")).copies
+    assert all(one is other for one, other in (copy.args for copy in copies))
 
 
 def test_operands_are_as_they_were(seen: dict[str, str]) -> None:

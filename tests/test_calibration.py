@@ -188,7 +188,7 @@ def test_of_a_place_with_several_operations_the_larger_take_longer():
     assert list(seconds.values()) == pytest.approx([2 * 18 / 30, 2 * 10 / 30, 2 / 30, 2 / 30], rel=1e-3)
 
 
-def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
+def test_an_event_weighs_its_cost_over_its_time_here_and_others_what_kinds_do_on_the_mean():
     events = EventTrace.from_columns(
         name=["net/mm", "net/mm", "net/mm", "net/add", "net/lost"],
         device=["CPU", "GPU:0", "GPU:0", "GPU:0", "GPU:0"],
@@ -199,13 +199,51 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_the_mean():
     )
     here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8])])
     mm, add = by_time(here)
-    found = weigh(events, "GPU:0", here, {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)})
-    assert found.watts[1:] == pytest.approx([200, 200, 100, 175])
+    costs = {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)}
+    found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
+    assert found.watts[1:] == pytest.approx([200, 200, 100, 150])
     assert np.isnan(found.cost_rms).tolist() == [True, False, False, False, True]
     assert found.cost_rms[3] == pytest.approx(np.hypot(0.02, TRANSFER_RMS))
-    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.8, 700, 175))
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.8, 700, 150))
     with pytest.raises(InputError, match="No operation on GPU:0"):
-        weigh(events, "GPU:0", here, {})
+        weigh(events, here, Calibration("GPU:0", 0.0, {}))
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "here_j"),
+    [
+        (2.0, 600.0 + 50.0),  # one second longer than by itself
+        (3.0, 600.0),
+        (5.0, 600.0 - 100.0),  # it was launched from afar, and the device waited for that
+        (40.0, 3 * 50.0),  # and never less than idle
+    ],
+)
+def test_what_lasts_longer_than_by_itself_draws_idle_power_for_that(alone_s: float, here_j: float):
+    events = EventTrace.from_columns(
+        name="net/mm", device="GPU:0", start_ns=[0], end_ns=[3 * S], kind="kernel", phase="forward"
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    found = weigh(events, here, Calibration("GPU:0", 50.0, {mm: Cost(600.0, alone_s, 0.01, 2)}))
+    assert found.known_j == pytest.approx(here_j)
+
+
+def test_what_has_no_cost_weighs_what_its_like_does():
+    """Products of 300 W, copies of 100 W: another copy is like these, and what nobody knows in between."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/copy_", "net/head/copy_", "net/(lost)"],
+        device="GPU:0",
+        start_ns=[0, 8 * S, 9 * S, 10 * S],
+        end_ns=[8 * S, 9 * S, 10 * S, 11 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("copy_", [8])])
+    mm, copy = by_time(here)
+    costs = {mm: Cost(2400.0, 8.0, 0.01, 2), copy: Cost(100.0, 1.0, 0.02, 2)}
+    found = weigh(events, here, Calibration("GPU:0", 50.0, costs), rest=0.5)
+    assert found.watts == pytest.approx([300, 100, 50, 100])
+    assert (found.known_j, found.unknown_j) == pytest.approx((2500, 150))
 
 
 def test_what_an_operation_calls_is_not_counted_twice():
@@ -224,12 +262,12 @@ def test_what_an_operation_calls_is_not_counted_twice():
     assert [place.executions for place in here.values()] == [1, 1, 1]
     assert [place.part for place in here.values()] == pytest.approx([0.25, 1, 1])
     costs = {Operation.of(row): Cost(400.0, 4.0, 0.01, 2) for row in rows}
-    found = weigh(events, "CPU", list(here.values()), costs)
+    found = weigh(events, list(here.values()), Calibration("CPU", 0.0, costs))
     assert found.known_j == pytest.approx(100 + 400 + 400)
 
 
-def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
-    """Two calls in 4 s: one is known to take 1 s and 300 J, so the other took 3 s at the mean of 200 W."""
+def test_of_a_place_that_is_known_in_part_the_rest_weighs_what_its_like_does():
+    """Two calls in 4 s: one is known to take 1 s and 300 J, so the other took 3 s, and drew as much."""
     events = EventTrace.from_columns(
         name=["net/mm", "net/add"],
         device="GPU:0",
@@ -243,16 +281,19 @@ def test_of_a_place_that_is_known_in_part_the_rest_weighs_the_mean():
     small, add = Operation.of(rows[0]), Operation.of(rows[2])
     here = [replace(place, executions=len(place.calls)) for place in here]
     costs = {small: Cost(300.0, 1.0, 0.01, 2), add: Cost(100.0, 1.0, 0.01, 2)}
-    found = weigh(events, "GPU:0", here, costs)
-    assert found.watts == pytest.approx([(300 + 3 * 200) / 4, 100])
-    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.4, 400, 600))
+    found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
+    assert found.watts == pytest.approx([300, 100])
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.4, 400, 900))
+    less = weigh(events, here, Calibration("GPU:0", 0.0, costs), rest=0.5)
+    assert less.watts == pytest.approx([(300 + 3 * 150) / 4, 100])
     assert np.isnan(found.cost_rms).tolist() == [True, False]
-    longer = weigh(events, "GPU:0", here, {**costs, small: Cost(900.0, 3.0, 0.01, 2)})
+    costs = {**costs, small: Cost(900.0, 3.0, 0.01, 2)}
+    longer = weigh(events, here, Calibration("GPU:0", 0.0, costs))
     assert longer.cost_rms[0] == pytest.approx(
         np.hypot(0.75 * np.hypot(0.01, TRANSFER_RMS), 0.25 * BY_TIME_RMS)
     )
     assert longer.covered == pytest.approx(0.8)
-    slower = weigh(events, "GPU:0", here, {small: Cost(800.0, 9.0, 0.01, 2)})
+    slower = weigh(events, here, Calibration("GPU:0", 0.0, {small: Cost(800.0, 9.0, 0.01, 2)}))
     assert slower.watts == pytest.approx([200, 200])
 
 

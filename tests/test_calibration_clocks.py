@@ -110,6 +110,10 @@ def test_how_energy_goes_with_clocks_is_told_by_operations_with_waits_in_between
     assert found.response is not None
     assert found.response.highest_mhz == HIGHEST_MHZ
     assert found.response.per_w == pytest.approx(PER_W, rel=0.1)
+    eased = [cost for cost in found.costs.values() if cost.eased_mhz]
+    assert [cost.eased_s for cost in eased] == pytest.approx(
+        [1e-6 * HIGHEST_MHZ / cost.eased_mhz for cost in eased]
+    )
     again = Calibration.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert calibrated(1540.0, [])[1].response is None
@@ -142,6 +146,9 @@ def test_what_was_seen_at_two_clocks_follows_no_law_of_others(clock_mhz: float) 
     assert there.clock_mhz == pytest.approx(clock_mhz)
     assert 0.0075 < there.rms < 0.0142  # two passes by itself, and one with waits
     assert at_clocks(there, clock_mhz, None) == there
+    assert there.seconds == pytest.approx(1e-3 * 1500 / clock_mhz)  # nobody looked
+    seen = at_clocks(replace(cost, eased_s=0.9e-3), clock_mhz, None)
+    assert 0.9e-3 <= seen.seconds * (1 + 1e-9) <= 1e-3 * (1 + 2e-9)
     beyond = at_clocks(cost, 1300.0, Response(1980.0, 1e-6))
     assert beyond.energy_j < 1.0
     assert beyond.rms > DOUBT * np.log(1500 / 1300)

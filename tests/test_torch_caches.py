@@ -123,12 +123,33 @@ def test_views_and_what_is_elsewhere_touch_nothing(tmp_path: Path) -> None:
     assert not seen(tmp_path, 10 * SIZE, step, "cuda")
 
 
+def test_what_is_given_twice_is_the_same(tmp_path: Path) -> None:
+    """A square, gradients that an optimizer multiplies by themselves, and halves of one tensor, which differ;
+    what is written to would not be the same afterwards."""
+    x, y, z = (torch.ones(WIDE, WIDE) for _ in range(3))
+
+    def step() -> None:
+        torch.mul(x, x)
+        torch._foreach_addcmul_([y, x], [z, y], [z, y], 0.5)
+        torch.addcmul(x, y, z)
+        torch.add(*x.chunk(2))
+        z.mul_(z)
+
+    cold = seen(tmp_path, 0, step)
+    here, half = ((WIDE, WIDE), "float"), ((WIDE // 2, WIDE), "float")
+    assert cold["mul", (here, here)] == "1="
+    assert cold["_foreach_addcmul_", (((WIDE, WIDE), ""),) * 6] == "1111=="
+    assert cold["addcmul", (here,) * 3] == "111"
+    assert cold["add", (half, half)] == "11"
+    assert cold["mul_", (here, here)] == "11"
+
+
 def test_most_calls_decide_over_all_looks(tmp_path: Path) -> None:
     """One look finds it in the cache, two do not; one was not written to its end."""
     for number, size in enumerate((10 * PAGE, 0, 0, 0)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        operation = ["aten::relu", 1, 2, [[PAGE, PAGE, [4], "float"], [0, 8, [2], "float"]]]
+        operation = ["aten::relu", 1, 2, [[PAGE, PAGE, [4], "float", False], [0, 8, [2], "float", False]]]
         said = json.dumps({"size": size, "operations": [operation], "allocations": []})
         (folder / FILE).write_text(said[: -5 if number == 3 else None])
     assert read_cold(tmp_path) == {("relu", (((4,), "float"), ((2,), "float"))): "10"}

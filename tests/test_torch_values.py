@@ -136,6 +136,40 @@ def test_what_is_cast_is_seen_where_it_is_read(tmp_path: Path) -> None:
     assert held_by(values, "add_", (given[0], narrow)) == (wide, b"")
 
 
+def test_what_is_written_to_is_seen_as_it_was(tmp_path: Path) -> None:
+    here, other = torch.ones(1024, 512), torch.full((1024, 512), 3.0)
+    with looked_at("copy_", "_foreach_mul_", "_foreach_lerp_") as taster:
+        torch._foreach_mul_([here], 2.0)
+        torch._foreach_lerp_([here], [other], 0.5)
+        here.copy_(here + 1)  # which returns what it has written to
+    assert here.eq(3.5).all()
+    values = seen(taster, tmp_path)
+    assert {op for op, _ in values} == {"_foreach_mul_", "_foreach_lerp_"}
+    assert [float(one[0]) for one in held(values, "_foreach_mul_")] == [1.0]
+    assert [float(one[0]) for one in held(values, "_foreach_lerp_")] == [2.0, 3.0]
+
+
+def test_optimizers_do_the_same_while_they_are_looked_at(tmp_path: Path) -> None:
+    def steps(*looked: str) -> tuple[list[Any], Values]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Linear(1024, 8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=True, amsgrad=True)
+        with looked_at(*looked) as taster:
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(64, 512)).square().sum().backward()
+                optimizer.step()
+        return [one.detach() for one in model.parameters()], seen(taster, tmp_path)
+
+    (plain, nothing), (again, values) = (
+        steps(),
+        steps("_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_maximum_"),
+    )
+    assert not nothing
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert {"_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_"} <= {op for op, _ in values}
+
+
 def test_of_a_list_the_largest_is_looked_at(tmp_path: Path) -> None:
     some = [torch.ones(3), torch.full((1024, 600), 2.0), torch.ones(1024, 512)]
     with looked_at("_foreach_add") as taster:

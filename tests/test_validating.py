@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from joulemap.accounting import attribute
 from joulemap.calibration.operation import Operation
@@ -249,6 +252,24 @@ def test_turns_are_random_the_same_for_a_seed_and_leave_out_what_is_known() -> N
     assert turns.next(every, {one.number: known for one in every}) is None
     assert not turns.is_known(Truth(1.0, 0.01, 1.0, 2))
     assert not turns.is_known(Truth(1.0, 0.05, 1.0, 9))
+
+
+@given(affords=some.integers(0, 30))
+def test_what_there_is_no_time_for_twice_is_left_out_the_smallest_first(affords: int) -> None:
+    """Ten targets, the last the largest. Until a few are over nobody knows how many there is time for."""
+    every = [replace(a_target(number), share=0.01 * (1 + number)) for number in range(10)]
+    turns, ordered = Turns(Wanted()), []
+    for block in range(affords):
+        one = turns.next(every, {}, np.inf if block < 3 else affords - block)
+        assert one is not None
+        ordered.append(one.number)
+    counts = Counter(ordered)
+    assert sum(count == 1 for count in counts.values()) <= (3 if affords < 8 else 1)
+    begun = set(ordered[:3])
+    others = [number for number in range(10) if number not in begun and counts[number]]
+    assert others == [number for number in range(10) if number not in begun][-len(others) or 10 :]
+    if affords >= 20:
+        assert min(counts[number] for number in range(10)) >= 2
 
 
 def test_every_turn_has_some_of_the_blocks_that_others_refer_to() -> None:

@@ -33,7 +33,7 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
-_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values in rows"
+_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values of all"
 """Costs of GPUs that were kept before each had its own law of clocks are not found any more; and where a
 recording has what operands held, those of made-up values, or of others, are not."""
 _LEAST_IDLE = 1e-3

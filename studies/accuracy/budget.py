@@ -14,6 +14,7 @@ import numpy as np
 
 from joulemap.accounting import attribute
 from joulemap.calibrating import IDLE_S
+from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation, Place
 from joulemap.calibration.weights import weigh, what_is_left
@@ -47,10 +48,11 @@ def errors(eight: Eight, known: Mapping[str, Cost], chosen: Collection[str]) -> 
         for number, name in enumerate(eight.names)
     ]
     costs = {operations[name]: _of_turn(known[name], eight.counts[name]) for name in chosen}
-    weights = weigh(events, "GPU:0", places, costs)
+    calibration = Calibration("GPU:0", 0.0, costs)  # turns as the host saw them: no kernel's own time
+    weights = weigh(events, places, calibration)
     measured_j = eight.power.energy_between(int(mix[0, 1]), int(mix[-1, 2]))
     part = what_is_left(weights.known_j, weights.unknown_j, measured_j)
-    weights = weigh(events, "GPU:0", places, costs, part)
+    weights = weigh(events, places, calibration, part)
     footprint = attribute(
         events,
         eight.power,

@@ -74,15 +74,18 @@ def _nearer(cost: Cost, clock_mhz: float) -> Cost:
     if not cost.eased_mhz:
         return cost
     both, joules = np.log([cost.clock_mhz, cost.eased_mhz]), np.log([cost.energy_j, cost.eased_j])
+    seconds = np.log([cost.seconds, cost.eased_s or cost.seconds * cost.clock_mhz / cost.eased_mhz])
     at = float(np.clip(np.log(clock_mhz), *sorted(both)))
     part = (at - both[0]) / (both[1] - both[0])
     return replace(
         cost,
         energy_j=float(np.exp(joules @ [1 - part, part])),
+        seconds=float(np.exp(seconds @ [1 - part, part])),
         rms=float(cost.rms * np.hypot(1 - part, part * np.sqrt(cost.passes))),
         clock_mhz=float(np.exp(at)),
         eased_j=0.0,
         eased_mhz=0.0,
+        eased_s=0.0,
     )
 
 
@@ -104,22 +107,27 @@ def with_eased(
         cost = costs.get(one.operation.key)
         told = None if cost is None else _told(one, power, idle_w)
         if cost is not None and told is not None and cost.clock_mhz:
-            joules, mhz = told
+            joules, seconds, mhz = told
             if np.log(mhz / cost.clock_mhz) >= TELLING and joules >= FALLS * cost.energy_j:
-                found[one.operation.key] = replace(cost, eased_j=joules, eased_mhz=mhz)
+                higher = replace(cost, eased_j=joules, eased_mhz=mhz, eased_s=min(seconds, cost.seconds))
+                found[one.operation.key] = higher
     return found
 
 
-def _told(eased: Eased, power: PowerTrace, idle_w: float) -> tuple[float, float] | None:
-    """What an execution took without its waits, and at which clocks; None where the meter did not see it."""
+def _told(eased: Eased, power: PowerTrace, idle_w: float) -> tuple[float, float, float] | None:
+    """What an execution took without its waits, in joules and seconds, and at which clocks; None where the
+    meter did not see it."""
     ran = eased.operation
     seen = window(power, ran.level_ns, ran.end_ns)
     if seen is None:
         return None
     span = seen.begin_ns, seen.end_ns
     clock_mhz, runs = ran.clock_between(*span), ran.executions_between(*span)
-    energy_j = seen.energy_j - idle_w * eased.wait_s * eased.waits.executions_between(*span)
-    return (energy_j / runs, clock_mhz) if clock_mhz and runs and energy_j > 0 else None
+    waited_s = eased.wait_s * eased.waits.executions_between(*span)
+    energy_j, seconds = seen.energy_j - idle_w * waited_s, seen.seconds - waited_s
+    if not clock_mhz or not runs or energy_j <= 0 or seconds <= 0:
+        return None
+    return energy_j / runs, seconds / runs, clock_mhz
 
 
 def response(costs: Iterable[Cost]) -> Response | None:

@@ -67,8 +67,9 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one execution takes by itself: joules, seconds, how far off the joules may be (relative, as an
-    rms), and at which clocks that was, 0 where they are not known. ``eased_j`` is what it takes with waits in
-    between, at the higher clocks ``eased_mhz``; 0 where nothing lowers its clocks, or nobody looked."""
+    rms), and at which clocks that was, 0 where they are not known. ``eased_j`` and ``eased_s`` are what it
+    takes with waits in between, at the higher clocks ``eased_mhz``; 0 where nothing lowers its clocks, or
+    nobody looked."""
 
     energy_j: float
     seconds: float
@@ -77,6 +78,7 @@ class Cost:
     clock_mhz: float = 0.0
     eased_j: float = 0.0
     eased_mhz: float = 0.0
+    eased_s: float = 0.0
 
     @property
     def power_w(self) -> float:
@@ -101,6 +103,7 @@ class Cost:
             "clock_mhz": self.clock_mhz,
             "eased_j": self.eased_j,
             "eased_mhz": self.eased_mhz,
+            "eased_s": self.eased_s,
         }
 
     @classmethod
@@ -110,7 +113,7 @@ class Cost:
             float(content["seconds"]),
             float(content["rms"]),
             int(content["passes"]),
-            *(float(content.get(name, 0.0)) for name in ("clock_mhz", "eased_j", "eased_mhz")),
+            *(float(content.get(name, 0.0)) for name in ("clock_mhz", "eased_j", "eased_mhz", "eased_s")),
         )
 
 

@@ -83,7 +83,7 @@ def calibrated(
     calibration = known.at(_clock_mhz(recording, known.device))
     events = recording.events()
     here = places(events, calibration.device, signatures(recording))
-    weights = weigh(events, calibration.device, here, calibration.costs)
+    weights = weigh(events, here, calibration)
     drawn = _drawn(recording, calibration.device) if power is None else power
     whole = recording.steps() if steps is None else steps
     if drawn is None or whole is None or not whole.traced.any():
@@ -93,7 +93,7 @@ def calibrated(
         return Calibrated(weights, calibration, None)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
-    weights = weigh(events, calibration.device, here, calibration.costs, part)
+    weights = weigh(events, here, calibration, part)
     closure = (found.work_j + found.waiting_j) / found.measured_j
     return Calibrated(weights, calibration, closure, drawn.domain.provenance)
 

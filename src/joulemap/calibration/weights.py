@@ -1,16 +1,26 @@
-"""Calibrated costs as weights of events: an event weighs the watts that its cost makes over its time here."""
+"""Calibrated costs as weights of events: an event weighs the watts that its cost makes over its time here.
+
+Between others an execution may take longer than by itself, back to back with its like: its first instructions
+and operands have further to come. What it does takes the same, and the device draws at least its idle power
+meanwhile: so that is what each second more or less costs.
+
+What has no cost is taken to draw what its like does: operations of the same name, or else all names alike.
+By time they would be like the large products, which come first where a budget is short and draw the most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from joulemap.accounting.rows import BY_TIME_RMS
-from joulemap.calibration.cost import TRANSFER_RMS, Cost
-from joulemap.calibration.operation import Operation, Place, on_device, own_seconds
+from joulemap.calibration.book import Calibration
+from joulemap.calibration.cost import TRANSFER_RMS
+from joulemap.calibration.operation import Place, on_device, own_seconds
 from joulemap.errors import InputError
+from joulemap.program import leaf
 from joulemap.traces import PHASES, EventTrace, Float64
 
 TOGETHER_RMS = 0.05
@@ -36,20 +46,15 @@ class Weights:
     unknown_j: float
 
 
-def weigh(
-    events: EventTrace,
-    device: str,
-    here: Sequence[Place],
-    costs: Mapping[Operation, Cost],
-    rest: float = 1.0,
-) -> Weights:
-    """Weights for the events on ``device``. What has no cost, and the calls of a place that have none, weigh
-    ``rest`` times as much as the others do on the mean."""
-    chosen = on_device(events, device)
+def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, rest: float = 1.0) -> Weights:
+    """Weights for the events on the device that is calibrated. What has no cost, and the calls of a place
+    that have none, weigh ``rest`` times as much as their like."""
+    chosen = on_device(events, calibration.device)
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
     share = np.zeros(len(events))
-    for place, known in known_parts(here, costs):
+    parts = list(known_parts(here, calibration))
+    for place, known in parts:
         rows = chosen & (events.name.codes == events.name.code(place.name))
         rows &= events.phase.codes == PHASES.index(place.phase)
         part = known.seconds / place.busy_s
@@ -58,15 +63,27 @@ def weigh(
     known_s, all_s = float((share * seconds).sum()), float(seconds[chosen].sum())
     if not known_s:
         raise InputError(
-            f"No operation on {device} has a calibrated cost.", "joulemap calibrate REC measures them."
+            f"No operation on {calibration.device} has a calibrated cost.",
+            "joulemap calibrate REC measures them.",
         )
     known_j = float(np.nansum(watts * share * seconds))
-    mean_w = rest * known_j / known_s
-    mixed = np.where(share > 0, np.nan_to_num(watts) * share + mean_w * (1 - share), mean_w)
+    like_w = rest * _likely_w(events.name.words, parts)[events.name.codes]
+    unknown_j = float((like_w * (1 - share) * seconds)[chosen].sum())
+    mixed = np.nan_to_num(watts) * share + like_w * (1 - share)
     rms[share < MOSTLY] = np.nan
-    return Weights(
-        np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j=mean_w * (all_s - known_s)
-    )
+    return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j)
+
+
+def _likely_w(names: Sequence[str], parts: Sequence[tuple[Place, Known]]) -> Float64:
+    """What operations draw by their names, as far as others of the same kind are known; else what kinds do on
+    the mean."""
+    sums: dict[str, tuple[float, float]] = {}
+    for place, known in parts:
+        joules, seconds = sums.get(kind := leaf(place.name), (0.0, 0.0))
+        sums[kind] = joules + known.energy_j, seconds + known.seconds
+    watts = {kind: joules / seconds for kind, (joules, seconds) in sums.items()}
+    others_w = float(np.mean(list(watts.values())))
+    return np.array([watts.get(leaf(name), others_w) for name in names])
 
 
 def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
@@ -81,31 +98,35 @@ def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
     return float(np.clip(1 + part * missing_j / unknown_j, LEAST_REST, 1 / LEAST_REST))
 
 
-def known_parts(here: Sequence[Place], costs: Mapping[Operation, Cost]) -> Iterator[tuple[Place, Known]]:
+def known_parts(here: Sequence[Place], calibration: Calibration) -> Iterator[tuple[Place, Known]]:
     """The places of which something has a cost, with that."""
     for place in here:
-        known = _known(place, costs)
+        known = _known(place, calibration)
         if known is not None:
             yield place, known
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of a place's busy time, the part whose cost is known."""
+    """Of a place's busy time, the part whose cost is known: what that takes here, and by itself."""
 
     energy_j: float
+    alone_j: float
     seconds: float
     rms: float
 
 
-def _known(place: Place, costs: Mapping[Operation, Cost]) -> Known | None:
+def _known(place: Place, calibration: Calibration) -> Known | None:
     """What the calls of a place with a known cost took; None where there are none. Where others have none,
     theirs is the time that is left when the known ones have taken what they take by themselves."""
+    costs = calibration.costs
     each = {operation: costs[operation] for operation in place.calls if operation in costs}
     if not each or place.busy_s <= 0:
         return None
     runs = place.part * place.executions / sum(place.calls.values())
-    energy_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
+    alone_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
     alone_s = sum(cost.seconds * place.calls[one] * runs for one, cost in each.items())
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
-    return Known(energy_j, seconds, max(cost.rms for cost in each.values()))
+    longer_j = calibration.idle_w * (seconds - alone_s)
+    here_j = max(alone_j + longer_j, calibration.idle_w * seconds)
+    return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()))

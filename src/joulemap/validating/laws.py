@@ -29,7 +29,7 @@ def laws(recording: Recording, targets: Sequence[Target], easing: Easing | None)
     known, events = Calibration.from_json(content), recording.events()
     here = places(events, known.device, signatures(recording))
     busy_s = {(one.name, one.phase): one.busy_s for one in here}
-    costed_s = {(one.name, one.phase): part.seconds for one, part in known_parts(here, known.costs)}
+    costed_s = {(one.name, one.phase): part.seconds for one, part in known_parts(here, known)}
     if sum(costed_s.values()) < MUCH * own_seconds(events)[on_device(events, known.device)].sum():
         return {}
     told = [_joules(here, known.at(mhz)) for mhz in (easing.plain_mhz, easing.eased_mhz)]
@@ -44,7 +44,7 @@ def laws(recording: Recording, targets: Sequence[Target], easing: Easing | None)
 
 
 def _joules(here: Sequence[Place], calibration: Calibration) -> dict[Name, float]:
-    return {(one.name, one.phase): part.energy_j for one, part in known_parts(here, calibration.costs)}
+    return {(one.name, one.phase): part.alone_j for one, part in known_parts(here, calibration)}
 
 
 def _ratio(told: Sequence[Mapping[Name, float]], names: Iterable[Name]) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from joulemap.recorder.experiment import REFERENCE
 from joulemap.validating.target import Target
-from joulemap.validating.truth import Truth
+from joulemap.validating.truth import FEWEST, Truth
 
 EXTRA = 0.5
 """What repetitions are to add to a step: enough to be seen, and so little that the program is the same."""
@@ -79,25 +80,44 @@ def steps_of_block(step_s: float, rest_s: float, period_s: float, shared: bool =
 
 
 class Turns:
-    """All targets in random order, then again, without those that are known well enough by then."""
+    """All targets in random order, then again, without those that are known well enough by then, and without
+    the smallest of those that there is no time for twice: one block of a target tells nothing."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._random = random.Random(wanted.seed)
         self._queue: list[Target] = []
+        self._ordered: Counter[int] = Counter()
         self.known = 0
 
-    def next(self, open_: Collection[Target], truths: Mapping[int, Truth]) -> Target | None:
-        """The next one of those that are open; None where all are known. ``known`` says how many are."""
+    def next(
+        self, open_: Collection[Target], truths: Mapping[int, Truth], affords: float = np.inf
+    ) -> Target | None:
+        """The next one of those that are open, where there is time for so many; None where all are known.
+        ``known`` says how many are."""
         every = [one for one in open_ if one.number != REFERENCE]
         references = [one for one in open_ if one.number == REFERENCE] * REFERENCES
-        still = [one for one in every if not self.is_known(truths.get(one.number))]
-        self.known = len(every) - len(still)
+        unknown = [one for one in every if not self.is_known(truths.get(one.number))]
+        self.known = len(every) - len(unknown)
+        still = self._within(unknown, affords - FEWEST * len(references))
         self._queue = [one for one in self._queue if one in still or (one in references and still)]
         if still and not self._queue:
             self._queue = [*still, *references]
             self._random.shuffle(self._queue)
-        return self._queue.pop() if self._queue else None
+        if not self._queue:
+            return None
+        chosen = self._queue.pop()
+        self._ordered[chosen.number] += 1
+        return chosen
+
+    def _within(self, unknown: Sequence[Target], blocks: float) -> list[Target]:
+        """Those that so many blocks are enough for: all that are begun, and the largest of the others."""
+        kept: list[Target] = []
+        for one in sorted(unknown, key=lambda one: (not self._ordered[one.number], -one.share)):
+            blocks -= max(FEWEST - self._ordered[one.number], 0)
+            if not kept or self._ordered[one.number] or blocks >= 0:
+                kept.append(one)
+        return kept
 
     def is_known(self, truth: Truth | None) -> bool:
         """Whether the interval is as narrow as was asked for."""

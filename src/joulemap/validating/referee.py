@@ -54,6 +54,8 @@ AFTERWARDS = 2
 """Steps that follow the traced ones before these are looked at."""
 AHEAD = 2
 """Blocks that are ordered before the last one is over, so that the program need not wait for the next."""
+TELLING = 3
+"""Blocks that tell how long they take; before, nobody knows how many there is time for."""
 SETTLING_S = 0.05
 """So much longer than the meter's period a rest is: it updates in it, and knows of the last work then."""
 HARDLY_WAITS = 0.9
@@ -165,12 +167,14 @@ class Referee:
 
     def _order_all(self) -> None:
         """Until everything is known well enough, the time is up, or the program ends."""
-        turns, until_s = Turns(self._wanted), time.monotonic() + self._wanted.budget_s
+        turns, begin_s = Turns(self._wanted), time.monotonic()
+        until_s = begin_s + self._wanted.budget_s
         self.reached = "the program ended first"
         while self._may_order(until_s):
             power = self._look()
             open_ = self._open()
-            target = turns.next([*open_, *self._references(power)], self._truths(open_, power))
+            affords = self._affords(time.monotonic() - begin_s)
+            target = turns.next([*open_, *self._references(power)], self._truths(open_, power), affords)
             if target is None:
                 enough = "all is known as well as was asked for"
                 self.reached = enough if open_ else "nothing of it can be executed again"
@@ -179,6 +183,13 @@ class Referee:
             left_s = max(until_s - time.monotonic(), 0.0)
             far = f"{turns.known} of {len(open_)} known well enough, {left_s:.0f} s left"
             self._say(f"block {self.blocks}: {target.name}; {far}")
+
+    def _affords(self, spent_s: float) -> float:
+        """How many more blocks the budget buys, by what those so far took; any number until that is known."""
+        over = self.blocks - self._under_way()
+        if over < TELLING:
+            return np.inf
+        return over * max(self._wanted.budget_s / spent_s - 1, 0.0)
 
     def _interrupt(self) -> None:
         """End the program, now that enough is known, or nothing can be."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from operator import itemgetter
 from pathlib import Path
@@ -30,8 +30,10 @@ Operands = tuple[tuple[tuple[int, ...], str], ...]
 
 _BEGINS, _ALLOCATED, _ENDS = range(3)
 
+SAME = "="
 Cold = dict[tuple[str, Operands], str]
-"""By operation and operands, a letter for each of these: 1 where it is mostly not in the cache, else 0."""
+"""By operation and operands, a letter for each of these: 1 where it is mostly not in the cache, else 0, and =
+where it is mostly the same memory as what is before it."""
 
 
 class Cache:
@@ -66,20 +68,24 @@ def _pages(begin: int, size: int) -> range:
 
 def read_cold(folder: Path) -> Cold:
     """What the steps that were looked at say; nothing where nobody looked."""
-    calls: dict[tuple[str, Operands], list[int]] = {}
+    calls: dict[tuple[str, Operands], list[str]] = {}
     for path in sorted(folder.rglob(FILE)):
         try:
             said = json.loads(path.read_text())
         except (OSError, ValueError):  # the program ended meanwhile
             continue
         for key, found in _seen(said):
-            before = calls.get(key, [0] * (len(found) + 1))
-            calls[key] = [sum(pair) for pair in zip(before, (1, *found), strict=True)]
-    return {key: "".join(str(int(2 * one > count)) for one in cold) for key, (count, *cold) in calls.items()}
+            calls.setdefault(key, []).append(found)
+    return {key: "".join(map(_mostly, zip(*found, strict=True))) for key, found in calls.items()}
 
 
-def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], list[bool]]]:
-    """What every operation was given, and whether each of that came from memory. An operation may call
+def _mostly(letters: Sequence[str]) -> str:
+    """What more than half of them are; else it is in the cache."""
+    return next((one for one in (SAME, "1") if 2 * letters.count(one) > len(letters)), "0")
+
+
+def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], str]]:
+    """What every operation was given, and a letter for where each of that came from. An operation may call
     others: it finds what is there when it begins. When it ends, all that it was given was touched, and what
     was allocated for its result."""
     cache, operations = Cache(said["size"]), said["operations"]
@@ -97,6 +103,11 @@ def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], list[
                 results.clear()
             elif counts:
                 name, _, _, given = one
-                key = tuple((tuple(shape), word) for _, _, shape, word in given)
-                cold = [bool(where) and not cache.holds(where, size) for where, size, *_ in given]
-                yield (name.removeprefix("aten::"), key), cold
+                key = tuple((tuple(shape), word) for _, _, shape, word, _ in given)
+                yield (name.removeprefix("aten::"), key), "".join(_letter(cache, *one) for one in given)
+
+
+def _letter(cache: Cache, where: int, size: int, _shape: Any, _word: str, same: bool) -> str:
+    if same:
+        return SAME
+    return str(int(bool(where) and not cache.holds(where, size)))

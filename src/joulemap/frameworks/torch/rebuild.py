@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
+from joulemap.frameworks.torch.caches import SAME
 from joulemap.frameworks.torch.inputs import LIST, TYPES
+from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 _KEEPS_ITS_VALUES = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
 """In place, over and over, these would run into zero or infinity, which draw less: they are given one instead
@@ -31,7 +34,8 @@ class NotRebuilt(Exception):
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operation as it was called; see ``joulemap.calibration.operation``. The type of a list of tensors is
-    the list of their types. ``cold`` has a 1 for each tensor that is not in a cache, where that is known."""
+    the list of their types. ``cold`` has a letter for each tensor, where it is known: 1 where it is not in a
+    cache, and = where it is the argument before, or in its list the one at the same place."""
 
     key: str
     op: str
@@ -58,7 +62,7 @@ class Call:
 
 def rebuilt(call: Call, device: Any) -> partial[Any]:
     """The call with operands of its own, made anew."""
-    arguments = [_argument(call, place, device) for place in range(len(call.types))]
+    arguments = _with_same([_argument(call, place, device) for place in range(len(call.types))], call.cold)
     if call.name == _POOLED:
         arguments[-1] = _where_pooled(arguments)
     if call.name == _CHOSEN:
@@ -67,7 +71,7 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
         arguments = [_one(value) for value in arguments]
     problems = []
     for overload in _overloads(call.op):
-        positional, named = _as_declared(overload, arguments)
+        positional, named = _as_declared(overload, arguments, _factor(call))
         try:
             overload(*positional, **named)
         except (RuntimeError, TypeError, IndexError) as error:
@@ -77,11 +81,38 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
     raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} with {len(arguments)} arguments")
 
 
+def _with_same(arguments: list[Any], cold: str) -> list[Any]:
+    """With one tensor for two that are the same in the program: a square of gradients reads them once."""
+    if SAME not in cold:
+        return arguments
+    letters, before = iter(cold), list[Any]()
+    found = []
+    for given in arguments:
+        some = given if isinstance(given, list) else [given]
+        own = [next(letters, "") if counted(tensors_in(one)) else "" for one in some]
+        pairs = zip_longest(some, own, before[: len(some)])
+        some = [earlier if letter == SAME and earlier is not None else one for one, letter, earlier in pairs]
+        before = some if any(own) else before
+        found.append(some if isinstance(given, list) else some[0])
+    return found
+
+
+def _factor(call: Call) -> float:
+    return 1.0 if call.name in _KEEPS_ITS_VALUES else _FACTOR
+
+
 def _where_pooled(arguments: Sequence[Any]) -> Any:
     """Where the largest values were, one in each window: any others would be written to elsewhere."""
     import torch
 
     return torch.ops.aten.max_pool2d_with_indices(*arguments[1:-1])[1]
+
+
+def with_choice(call: Call, made: partial[Any]) -> None:
+    """Where a call holds what the program did, and that has next to no gradient: pieces of it may well have
+    missed the one that was chosen, without which the result would be nothing."""
+    if call.name == _CHOSEN and 2 * int(made.args[0].count_nonzero()) < made.args[0].numel():
+        _choose_one(*made.args[:3:2])
 
 
 def _choose_one(gradient: Any, dimension: int) -> None:
@@ -117,12 +148,13 @@ def _overloads(op: str) -> list[Any]:
     return [getattr(packet, one) for one in sorted(packet.overloads(), key=lambda one: "out" in one)]
 
 
-def _as_declared(overload: Any, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by position, and those that are by name only. What was not given has its default."""
+def _as_declared(overload: Any, arguments: Sequence[Any], factor: float) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by position, and those that are by name only. What was not given has its default, and numbers
+    of a list that torch did not record are ``factor``."""
     positional, named = [], {}
     for declared, given in zip(overload._schema.arguments, arguments, strict=False):
         unknown = given is None and str(declared.type) == "List[number]"
-        value: Any = [_FACTOR] * len(arguments[0]) if unknown else given
+        value: Any = [factor] * len(arguments[0]) if unknown else given
         if declared.name in _POSITIVE and value is not None:
             value = [one.abs() for one in value]
         if declared.kwarg_only:

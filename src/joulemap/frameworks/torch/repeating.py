@@ -63,8 +63,10 @@ class Refused(Exception):
     """An operation, or one call of it, must not be executed again; the text says why."""
 
 
-def overloads(op: str) -> list[Any]:
-    """What a name of the profiler may stand for, as far as it can be executed again."""
+def overloads(op: str, writing: bool = False) -> list[Any]:
+    """What a name of the profiler may stand for, as far as it can be executed again. Where it is only to be
+    seen, it may be writing into what it is given and return nothing, as optimizers do: what returns that
+    again must not pass Python, which has PyTorch crash."""
     import torch
 
     space, _, name = op.rpartition("::")
@@ -73,14 +75,14 @@ def overloads(op: str) -> list[Any]:
         every = [getattr(packet, one) for one in packet.overloads()]
     except (AttributeError, RuntimeError) as error:
         raise Refused(f"PyTorch has no operation {op}") from error
-    reasons = {overload: _impure(overload) or _takes_numbers(overload, every) for overload in every}
+    reasons = {one: _impure(one, writing) or _takes_numbers(one, every) for one in every}
     pure = [overload for overload, why in reasons.items() if not why]
     if not pure:
         raise Refused(next(iter(reasons.values())))
     return pure
 
 
-def _impure(overload: Any) -> str:
+def _impure(overload: Any, writing: bool) -> str:
     """Why no call of an overload may be executed again; empty where one may."""
     import torch
 
@@ -90,7 +92,7 @@ def _impure(overload: Any) -> str:
         tags = {tag.name for tag in overload.tags}
     except RuntimeError:
         return "it does not pass PyTorch's dispatcher"
-    if schema.is_mutable or "maybe_aliasing_or_mutating" in tags:
+    if (schema.is_mutable and (schema.returns or not writing)) or "maybe_aliasing_or_mutating" in tags:
         return "it writes into what it is given"
     if any(one.alias_info is not None for one in schema.returns):
         return "it returns a view of what it is given"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.launched import PREFIX, launcher
-from joulemap.frameworks.torch.rebuild import Call, rebuilt
+from joulemap.frameworks.torch.rebuild import Call, rebuilt, with_choice
 from joulemap.frameworks.torch.rotation import copies, with_warm
 from joulemap.frameworks.torch.values import fill_in
 
@@ -137,6 +137,7 @@ class Replayer:
 def _filled(call: Call, device: Any, held: Sequence[bytes]) -> Callable[[], Any]:
     made = rebuilt(call, device)
     fill_in(made, held)
+    with_choice(call, made)
     return made
 
 

@@ -17,9 +17,10 @@ _TOUCH_NOTHING = {
     for name in ("empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_", "detach_")
 }
 
-Given = tuple[int, int, Sequence[int], str]
+Given = tuple[int, int, Sequence[int], str, bool]
 """A tensor: where its memory begins, 0 for one that is elsewhere, how many bytes it reaches, shape and type;
-no type in a list, of which the profiler's plain events tell none."""
+no type in a list, of which the profiler's plain events tell none; and whether it is the same as the argument
+before, or in its list as the one at the same place, and that is not written to."""
 
 
 def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> set[str]:
@@ -32,7 +33,7 @@ def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) ->
             if fields.alloc_size > 0 and fields.device.type == device:
                 allocations.append((node.start_time_ns, fields.ptr, fields.alloc_size))
         elif hasattr(fields, "inputs") and _touches(node.name):
-            given = list(_given(fields.inputs, device))
+            given = list(_given(fields.inputs, device, node.name.endswith("_")))
             if any(where for where, *_ in given):
                 operations.append((node.name, node.start_time_ns, node.end_time_ns, given))
     said = {"size": size, "operations": operations, "allocations": allocations}
@@ -41,17 +42,28 @@ def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) ->
     return {name for name, *_ in operations}
 
 
-def _given(inputs: Sequence[Any], device: str, in_a_list: bool = False) -> Iterator[Given]:
-    for one in inputs:
-        if isinstance(one, list):
-            yield from _given(one, device, in_a_list=True)
-            continue
-        shape = getattr(one, "sizes", None)
-        if shape is None or is_number(shape, type_word(one.dtype)):
-            continue
-        where = one.storage_data_ptr if one.device.type == device else 0
-        word = "" if in_a_list else type_word(one.dtype)
-        yield where or 0, reach(shape, one.strides) * one.dtype.itemsize, shape, word
+def _given(inputs: Sequence[Any], device: str, in_place: bool) -> Iterator[Given]:
+    before: list[Any] = []
+    for number, one in enumerate(inputs):
+        some = [each for each in (one if isinstance(one, list) else [one]) if _counts(each)]
+        for place, each in enumerate(some):
+            where = each.storage_data_ptr if each.device.type == device else 0
+            word = "" if isinstance(one, list) else type_word(each.dtype)
+            same = bool(where) and place < len(before) and _are_same(each, before[place])
+            yield where or 0, reach(each.sizes, each.strides) * each.dtype.itemsize, each.sizes, word, same
+        if some:
+            before = [] if in_place and number == 0 else some
+
+
+def _counts(given: Any) -> bool:
+    """Whether it is a tensor, and no number that PyTorch has made one of."""
+    shape = getattr(given, "sizes", None)
+    return shape is not None and not is_number(shape, type_word(given.dtype))
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two arguments are one tensor."""
+    return bool(one.impl_ptr == other.impl_ptr)
 
 
 @cache

@@ -105,10 +105,10 @@ class Taster:
         self._kernels = Kernels()
 
     def begin(self, ops: Iterable[str]) -> None:
-        """Take part in the dispatch of these operations, of those that write into nothing they are given."""
+        """Take part in the dispatch of these operations; what they write into is seen as it was before."""
         for op in sorted(ops):
             with suppress(Refused):
-                for overload in overloads(op):
+                for overload in overloads(op, writing=True):
                     with suppress(RuntimeError, TypeError):  # an older torch does not hand out the keys
                         self._kernels.put(overload, self._kernel(op.removeprefix("aten::"), overload))
 
