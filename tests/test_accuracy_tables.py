@@ -19,7 +19,6 @@ PROGRAMS = [
     "bert-train-256",
     "bert-infer-256",
     "bert-infer-32",
-    "bert-infer-32-again",
     "resnet-train",
 ]
 
@@ -45,7 +44,7 @@ def test_the_page_has_the_tables_of_the_reports(name: str) -> None:
     assert overview(report) in page
 
 
-def test_operations_of_every_program_are_within_the_aim_and_modules_nearly() -> None:
+def test_operations_and_modules_are_within_the_aim_but_for_training_with_a_small_batch() -> None:
     """5 % on the mean, 3 % by energy, a closure of 90 to 110 %, nine of ten intervals."""
     contained = {"operation": (0.0, 0), "module": (0.0, 0)}
     for name in PROGRAMS:
@@ -54,13 +53,13 @@ def test_operations_of_every_program_are_within_the_aim_and_modules_nearly() -> 
             errors = report.errors(kind, CALIBRATED)
             assert errors is not None
             assert errors.mean <= 0.05
-            assert errors.weighted <= (0.036 if kind == "module" else 0.03)
+            assert errors.weighted <= (0.035 if name == "bert-train-32" else 0.03)
             contained[kind] = inside + errors.rows * errors.contained, rows + errors.rows
         [closure] = [float(one.split()[7]) for one in report.notes if one.startswith("Closure: ")]
         assert 90 <= closure <= 110
     assert {kind: (round(inside), rows) for kind, (inside, rows) in contained.items()} == {
-        "operation": (82, 84),
-        "module": (19, 19),
+        "operation": (74, 76),
+        "module": (17, 17),
     }
 
 
@@ -73,14 +72,13 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
         for name, one in found.items()
     }
     assert said == {
-        "llama-decode": (7, 2.4, 1.9),
-        "llama-prefill": (14, 2.1, 2.4),
-        "bert-infer-32": (4, 3.6, 2.7),
-        "bert-infer-32-again": (2, 1.3, 1.2),
-        "bert-infer-256": (6, 1.5, 1.6),
+        "llama-decode": (6, 1.5, 2.3),
+        "llama-prefill": (14, 2.2, 2.4),
+        "bert-infer-32": (8, 2.0, 1.7),
+        "bert-infer-256": (8, 1.6, 1.4),
         "bert-infer-256-10s": (8, 4.9, 3.8),
-        "bert-train-256": (17, 2.5, 2.4),
-        "bert-train-256-10s": (17, 24.2, 17.4),
-        "bert-train-32": (14, 3.9, 2.8),
-        "resnet-train": (20, 1.8, 1.7),
+        "bert-train-256": (17, 2.1, 1.9),
+        "bert-train-256-10s": (17, 20.1, 13.0),
+        "bert-train-32": (14, 3.4, 3.4),
+        "resnet-train": (9, 1.7, 1.6),
     }
