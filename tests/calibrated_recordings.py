@@ -32,7 +32,10 @@ def write_calibrated(path, factor=1.0, provenance="measured"):
         {"name": name, "op": name.removeprefix("net/"), "shapes": json.dumps([[8]]), **_CALL}
         for name in costs_j
     ]
-    costs = {Operation.of(row): Cost(costs_j[row["name"]], 0.03, 0.01, 2) for row in signatures}
+    lasts_s = dict(zip(costs_j, (0.02, 0.04), strict=True))
+    costs = {
+        Operation.of(row): Cost(costs_j[row["name"]], lasts_s[row["name"]], 0.01, 2) for row in signatures
+    }
     edges = T0 + 100 * MS * np.arange(STEPS + 1)
     start = (edges[:-1, None] + MS * np.array([0, 20])).ravel()
     events = EventTrace.from_columns(

@@ -26,7 +26,12 @@ def bert(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     tokens = torch.randint(0, config.vocab_size, (args.batch, args.length), device=args.device)
     batch = {"input_ids": tokens, "labels": tokens, "next_sentence_label": tokens[:, 0] % 2}
     with torch.device(args.device):
-        return BertForPreTraining(config), batch
+        return as_asked(BertForPreTraining(config), args), batch
+
+
+def as_asked(model: nn.Module, args: argparse.Namespace) -> Any:
+    """Compiled or not."""
+    return torch.compile(model) if args.compile else model
 
 
 def bert_train(args: argparse.Namespace) -> Step:
@@ -118,7 +123,8 @@ def resnet_train(args: argparse.Namespace) -> Step:
     pictures = torch.rand(args.batch, 3, 64 if args.tiny else 224, 64 if args.tiny else 224)
     pictures = pictures.to(args.device, memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (args.batch,), device=args.device)
-    return training(model, lambda: nn.functional.cross_entropy(model(pictures), labels), args)
+    net = as_asked(model, args)
+    return training(net, lambda: nn.functional.cross_entropy(net(pictures), labels), args)
 
 
 def training(model: nn.Module, loss: Step, args: argparse.Namespace) -> Step:
@@ -152,6 +158,7 @@ def asked_for(arguments: Sequence[str] | None = None) -> Step:
     parser.add_argument("--length", type=int, default=128, help="tokens")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--compile", action="store_true", help="BERT and ResNet-50")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try it out")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)

@@ -24,7 +24,7 @@ from joulemap.program import leaf
 from joulemap.traces import PHASES, EventTrace, Float64
 
 TOGETHER_RMS = 0.05
-"""How far all costs of a program are off together: they added up to 102 to 107 % on an H200."""
+"""How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
 LEAST_REST = 0.5
 """What has no cost draws at least so much of what the others do, and at most twice as much."""
 MOSTLY = 0.5
