@@ -6,6 +6,7 @@ counter that joulemap has no part in; with how much of the kernels' time has a n
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import subprocess
 import sys
@@ -80,9 +81,13 @@ class Named:
 
 def main() -> None:
     """Run each of the programs that are named; all, where none is."""
-    for name in sys.argv[1:] or PROGRAMS:
+    parser = argparse.ArgumentParser(description=main.__doc__, allow_abbrev=False)
+    parser.add_argument("programs", nargs="*", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--keep", type=Path, help="folder for the recordings")
+    asked = parser.parse_args()
+    for name in asked.programs:
         with tempfile.TemporaryDirectory() as folder, _counting() as counter:
-            path = Path(folder) / f"{name}.joulemap"
+            path = Path(asked.keep or folder) / f"{name}.joulemap"
             program, *options = PROGRAMS[name].split()
             _said("run", "-o", str(path), str(EXAMPLES / program), *options)
             shown = _said("show", str(path), "--depth", str(DEPTHS[name]))

@@ -7,11 +7,14 @@ take into a graph: then a program would have other graphs with us than without.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 from joulemap.frameworks.watch import Watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_INLINED = "_torchdynamo_inline"
+_copies: dict[FunctionType, FunctionType] = {}
 
 
 def unseen(function: Function) -> Function:
@@ -29,7 +32,25 @@ def unseen(function: Function) -> Function:
 
 def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
     """Where the compiler meets ``function`` in code that it compiles, it is to take ``traced``."""
-    vars(function)["_torchdynamo_inline"] = traced
+    vars(function)[_INLINED] = traced
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the compiler is to take for a function that we replace, always the same one: a copy of it, since
+    one that stands for itself has the compiler go round in circles."""
+    known = vars(function).get(_INLINED)
+    if known is not None or not isinstance(function, FunctionType):
+        return known or function
+    return _copies.setdefault(
+        function,
+        FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        ),
+    )
 
 
 def aside(watch: Watch) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
-from joulemap.frameworks.torch.aside import aside, instead, unseen
+from joulemap.frameworks.torch.aside import aside, inlined, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.names import ModuleNames
@@ -49,11 +49,13 @@ _NOTED_IN_TRAINING = _Call(outermost=True, range=None, above="", flow=None)
 
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
-    feeds what. There is nothing to listen to inside of a call."""
+    feeds what. There is nothing to listen to inside of a call. ``compiles`` where the compiler has met with
+    what torch's function is replaced by: graphs depend on it."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._tracing = False
         self._listens = True
+        self.compiles = False
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
@@ -64,6 +66,7 @@ class Calls:
         self._hush: Callable[[], object] = partial(setattr, self, "_listens", False)
         self._captures = gpus.captures
         self._codes: tuple[CodeType, ...] = ()
+        self._original: Any = None
 
     @property
     def tracing(self) -> bool:
@@ -82,7 +85,10 @@ class Calls:
         patches.put(Module, "__call__", self._listening(Module.__call__))
 
     def let_go(self) -> None:
-        """Listen no more: whoever holds the function that was hooked has torch's own."""
+        """Listen no more: whoever holds the function that was hooked has torch's own. Graphs that were made
+        meanwhile find what they were made from there, too, or they would be made again."""
+        if self.compiles and self._original is not None:
+            instead(self._original, inlined(self._original))
         self._hush()
         self._hear = self._hush = bool
         self._finder.quick.let_go()
@@ -99,8 +105,9 @@ class Calls:
             made = grafted(original, begins, ends, self._finder.quick, self._noting())
         called = functools.wraps(original)(made) if made else self._around(original, begins, ends)
         self._codes = (called.__code__,)
-        instead(called, original)
+        instead(called, inlined(original))
         unseen(called)
+        self._original = original
         if made:
             self._codes += (original.__code__,)
             self._hear = partial(setattr, made, "__code__", made.__code__)
@@ -207,6 +214,8 @@ class Calls:
                     attempt(flow.call_begins, label, given)
                 opened = _RecordFunctionFast(label)
                 opened.__enter__()
+            if not self.compiles and _is_compiled(module):
+                self._hush()  # graphs from before depend on torch's own code
             return _Call(outermost, opened, above, flow)
 
         return unseen(in_session)
@@ -279,3 +288,8 @@ def any_optimizer() -> bool:
 
 def _is_marked(optimizer: Any) -> bool:
     return getattr(optimizer.step, "hooked", False) or any(map(_is_marked, optimizer.__subclasses__()))
+
+
+def _is_compiled(module: Any) -> bool:
+    """Whether calls of it run in graphs, as a whole."""
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
