@@ -82,10 +82,10 @@ class Named:
 def main() -> None:
     """Run each of the programs that are named; all, where none is."""
     parser = argparse.ArgumentParser(description=main.__doc__, allow_abbrev=False)
-    parser.add_argument("programs", nargs="*", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}")
     parser.add_argument("--keep", type=Path, help="folder for the recordings")
     asked = parser.parse_args()
-    for name in asked.programs:
+    for name in asked.programs or PROGRAMS:
         with tempfile.TemporaryDirectory() as folder, _counting() as counter:
             path = Path(asked.keep or folder) / f"{name}.joulemap"
             program, *options = PROGRAMS[name].split()

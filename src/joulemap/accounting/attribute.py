@@ -63,7 +63,8 @@ def attribute(
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
-    step_of = StepOf(step_of_event(events, steps), steps)
+    step = step_of_event(events, steps)
+    step_of = StepOf(step, _models(events, step), steps)
     _check_window(window_ns)
     _check_shares(shares, traces)
     sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
@@ -180,15 +181,9 @@ def _check_shares(shares: Mapping[str, ProcessShares] | None, traces: list[Power
 
 
 def step_of_event(events: EventTrace, steps: Steps | None) -> NDArray[np.int32]:
-    """The step an event says it belongs to, else the traced one in which it starts or that it runs into. What
-    the tracer does itself is of none, since steps that were not traced have nothing like it."""
+    """The step an event says it belongs to, else the traced one in which it starts or that it runs into."""
     if steps is None:
         return np.full(len(events), NO_STEP, np.int32)
-    tracers = np.array([split(word)[0] == PROFILER for word in events.name.words] or [False])
-    return np.where(tracers[events.name.codes], NO_STEP, _step_of(events, steps)).astype(np.int32)
-
-
-def _step_of(events: EventTrace, steps: Steps) -> NDArray[np.int32]:
     if (events.step >= len(steps)).any():
         raise InputError(
             f"An event is of step {int(events.step.max())}, but there are only {len(steps)} steps."
@@ -201,6 +196,13 @@ def _step_of(events: EventTrace, steps: Steps) -> NDArray[np.int32]:
     reached = (following != NO_STEP) & (events.end_ns > steps.start_ns[following])
     elsewhere = (step == NO_STEP) | ~steps.traced[step]
     return np.where(elsewhere & reached, following, step).astype(np.int32)
+
+
+def _models(events: EventTrace, step: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The step that each event is an example of: what the tracer does itself is of none, since steps that
+    were not traced have nothing like it."""
+    tracers = np.array([split(word)[0] == PROFILER for word in events.name.words] or [False])
+    return np.where(tracers[events.name.codes], NO_STEP, step).astype(np.int32)
 
 
 def _account_device(

@@ -30,9 +30,10 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class StepOf:
-    """The step of each event, and how steps make up blocks."""
+    """The step of each event, that of which it is a model for others, and how steps make up blocks."""
 
     event: NDArray[np.int32]
+    model: NDArray[np.int32]
     steps: Steps | None
 
     @property
@@ -161,7 +162,7 @@ def domain_footprint(
     """One domain's footprint; its energy and seconds as they were ``shared``, and that by which untraced
     steps go."""
     energy, seconds, basis = shared
-    step = step_of.event[rows.event]
+    step, model = step_of.event[rows.event], step_of.model[rows.event]
     idle_j, idle_s = energy.idle_between_marks(), seconds.idle_between_marks()
     work_j = _by_step(charges.energy_j, step, step_of.count)
     work_s = _by_step(charges.share_s, step, step_of.count)
@@ -170,8 +171,8 @@ def domain_footprint(
     if step_of.steps is not None:
         extra = project(
             step_of.steps,
-            StepParts(_by_step(charges.basis_j, step, step_of.count), idle_basis_j, supply.untraced_j),
-            StepParts(work_s, idle_s, supply.untraced_s),
+            StepParts(_by_step(charges.basis_j, model, step_of.count), idle_basis_j, supply.untraced_j),
+            StepParts(_by_step(charges.share_s, model, step_of.count), idle_s, supply.untraced_s),
             waits_for_host=bool((rows.events.kind.codes[rows.event] == KERNEL).any()),
         )
     more_idle_j = idle_basis_j * (extra.energy * extra.idle)
@@ -191,7 +192,7 @@ def domain_footprint(
         step_s=work_s + idle_s + supply.untraced_s,
         idle_block_j=step_of.by_block(idle_j + more_idle_j),
     )
-    placed = _placed(rows, step_of, extra, step, charges, account, rule)
+    placed = _placed(rows, step_of, extra, model, charges, account, rule)
     if extra.unplaced_j > 0:
         placed = Footprint.joined([placed, _untraced(placed, supply, extra)])
     return placed.with_meter_resolution()

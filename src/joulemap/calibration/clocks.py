@@ -64,8 +64,13 @@ def at_clocks(cost: Cost, clock_mhz: float, response: Response | None) -> Cost:
     cost = _nearer(cost, clock_mhz)
     apart = float(np.log(clock_mhz / cost.clock_mhz))
     exponent, doubt = (0.0, UNKNOWN) if response is None else (response.exponent(cost), DOUBT)
-    energy_j = cost.energy_j * float(np.exp(exponent * apart))
-    return replace(cost, energy_j=energy_j, rms=float(np.hypot(cost.rms, doubt * apart)), clock_mhz=clock_mhz)
+    return replace(
+        cost,
+        energy_j=cost.energy_j * float(np.exp(exponent * apart)),
+        rms=float(np.hypot(cost.rms, doubt * apart)),
+        clock_mhz=clock_mhz,
+        scaled_s=cost.seconds * float(np.exp(-apart)),
+    )
 
 
 def _nearer(cost: Cost, clock_mhz: float) -> Cost:

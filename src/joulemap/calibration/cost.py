@@ -69,7 +69,8 @@ class Cost:
     """What one execution takes by itself: joules, seconds, how far off the joules may be (relative, as an
     rms), and at which clocks that was, 0 where they are not known. ``eased_j`` and ``eased_s`` are what it
     takes with waits in between, at the higher clocks ``eased_mhz``; 0 where nothing lowers its clocks, or
-    nobody looked."""
+    nobody looked. At clocks at which nobody saw it, it may take ``scaled_s`` instead, if its time goes with
+    them."""
 
     energy_j: float
     seconds: float
@@ -79,6 +80,7 @@ class Cost:
     eased_j: float = 0.0
     eased_mhz: float = 0.0
     eased_s: float = 0.0
+    scaled_s: float = 0.0
 
     @property
     def power_w(self) -> float:

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.attribute import actors_of
+from joulemap.accounting.supply import Curve
 from joulemap.accounting.sweep import share_out
 from joulemap.frameworks.nesting import Forest
 from joulemap.traces import KINDS, PHASES, EventTrace, Float64, Int64
+from joulemap.units import NS_PER_S
 
 SMALL = 1_000_000
 """Elements, about: an operation on fewer takes no less time, on a GPU."""
@@ -74,6 +76,8 @@ class Place:
     """How often the name ran in the events; its device work may be several kernels each time."""
     part: float = 1.0
     """Of what an operation takes with all that it calls, what it takes itself: the rest is elsewhere."""
+    share_s: float | None = None
+    """What it had of the device's time, where that is less than ``busy_s``: others worked beside it."""
 
 
 def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, Any]]) -> list[Place]:
@@ -92,12 +96,14 @@ def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, An
     kernels = np.bincount(group[chosen], minlength=size)
     executions = np.where(ran > 0, ran, kernels)
     part = calling.parts(busy_s, ran)
+    share_s = np.bincount(group[chosen], _shares_s(events, chosen), minlength=size)
     found = []
     for code in np.flatnonzero(busy_s).tolist():
         name, phase = events.name.words[code // len(PHASES)], PHASES[code % len(PHASES)]
         if (name, phase) in calls:
             here_s, times = float(busy_s[code]), int(executions[code])
-            found.append(Place(name, phase, calls[name, phase], here_s, times, float(part[code])))
+            more = float(part[code]), float(share_s[code])
+            found.append(Place(name, phase, calls[name, phase], here_s, times, *more))
     return found
 
 
@@ -160,6 +166,18 @@ def on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:
     """Which events are work on a device."""
     there = np.array([word == device for word in events.device.words] or [False])
     return np.asarray(there[events.device.codes] & (events.kind.codes != KINDS.index("runtime")))
+
+
+def _shares_s(events: EventTrace, chosen: NDArray[np.bool_]) -> Float64:
+    """Of a device's time, what each of its events has: several at a time have a part of it."""
+    shares = np.zeros(len(events))
+    lasting = np.flatnonzero(chosen & (events.end_ns > events.start_ns))
+    if len(lasting):
+        edges = np.array([events.start_ns[lasting].min(), events.end_ns[lasting].max()])
+        whole = Curve(edges, np.diff(edges) / NS_PER_S)
+        [shared], _ = share_out(actors_of(events, lasting), [whole], np.zeros(0, np.int64))
+        shares[lasting] = shared.charge
+    return shares[chosen]
 
 
 def own_seconds(events: EventTrace) -> Float64:

@@ -2,7 +2,7 @@
 
 Between others an execution may take longer than by itself, back to back with its like: its first instructions
 and operands have further to come. What it does takes the same, and the device draws at least its idle power
-meanwhile: so that is what each second more or less costs.
+meanwhile: so that is what each second more or less costs, of the device's time where others work beside it.
 
 What has no cost is taken to draw what its like does: operations of the same name, or else all names alike.
 By time they would be like the large products, which come first where a budget is short and draw the most.
@@ -124,9 +124,12 @@ def _known(place: Place, calibration: Calibration) -> Known | None:
     if not each or place.busy_s <= 0:
         return None
     runs = place.part * place.executions / sum(place.calls.values())
-    alone_j = sum(cost.energy_j * place.calls[one] * runs for one, cost in each.items())
-    alone_s = sum(cost.seconds * place.calls[one] * runs for one, cost in each.items())
+    times = np.array([place.calls[one] * runs for one in each])
+    alone_j = float(times @ [cost.energy_j for cost in each.values()])
+    alone_s = float(times @ [cost.seconds for cost in each.values()])
+    scaled_s = float(times @ [cost.scaled_s or cost.seconds for cost in each.values()])
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
-    longer_j = calibration.idle_w * (seconds - alone_s)
-    here_j = max(alone_j + longer_j, calibration.idle_w * seconds)
+    had_s = seconds if place.share_s is None else place.share_s * seconds / place.busy_s
+    longer_s = had_s - float(np.clip(had_s, *sorted((alone_s, scaled_s))))
+    here_j = max(alone_j + calibration.idle_w * longer_s, calibration.idle_w * had_s)
     return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()))

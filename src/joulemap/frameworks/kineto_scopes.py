@@ -51,6 +51,7 @@ def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> Scopes:
     path, phase = _descend(calls, forest, paths, np.where(given != NONE, given, of_backward))
     phase = _of_places(paths, path, phase)
     phase = _with_forward(calls, forest, paths, path, phase, steps)
+    phase[calls.role == Role.OVERHEAD] = OTHER
     return Scopes(path, phase, backward, origin)
 
 

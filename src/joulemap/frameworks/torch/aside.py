@@ -38,19 +38,16 @@ def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """What the compiler is to take for a function that we replace, always the same one: a copy of it, since
     one that stands for itself has the compiler go round in circles."""
-    known = vars(function).get(_INLINED)
+    known: Callable[..., Any] | None = getattr(function, _INLINED, None)
     if known is not None or not isinstance(function, FunctionType):
         return known or function
-    return _copies.setdefault(
-        function,
-        FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
-        ),
-    )
+    if function not in _copies:
+        said = (function.__name__, function.__defaults__, function.__closure__)
+        copy = FunctionType(function.__code__, function.__globals__, *said)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        vars(copy).update(vars(function))
+        _copies[function] = copy
+    return _copies[function]
 
 
 def aside(watch: Watch) -> Callable[..., Any]:

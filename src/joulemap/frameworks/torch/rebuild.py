@@ -91,10 +91,17 @@ def _with_same(arguments: list[Any], cold: str) -> list[Any]:
         some = given if isinstance(given, list) else [given]
         own = [next(letters, "") if counted(tensors_in(one)) else "" for one in some]
         pairs = zip_longest(some, own, before[: len(some)])
-        some = [earlier if letter == SAME and earlier is not None else one for one, letter, earlier in pairs]
+        some = [earlier if letter == SAME and _alike(one, earlier) else one for one, letter, earlier in pairs]
         before = some if any(own) else before
         found.append(some if isinstance(given, list) else some[0])
     return found
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two tensors may stand for each other; other calls of the same shapes may have other strides."""
+    if other is None:
+        return False
+    return bool((one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype))
 
 
 def _factor(call: Call) -> float:
