@@ -72,13 +72,13 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
         for name, one in found.items()
     }
     assert said == {
-        "llama-decode": (6, 1.5, 2.3),
-        "llama-prefill": (14, 2.2, 2.4),
+        "llama-decode": (6, 1.5, 2.2),
+        "llama-prefill": (14, 2.0, 2.2),
         "bert-infer-32": (8, 2.0, 1.7),
-        "bert-infer-256": (8, 1.6, 1.4),
+        "bert-infer-256": (8, 1.4, 1.3),
         "bert-infer-256-10s": (8, 4.9, 3.8),
-        "bert-train-256": (17, 2.1, 1.9),
+        "bert-train-256": (17, 2.0, 1.9),
         "bert-train-256-10s": (17, 20.1, 13.0),
         "bert-train-32": (14, 3.4, 3.4),
-        "resnet-train": (9, 1.7, 1.6),
+        "resnet-train": (9, 1.6, 1.6),
     }

@@ -229,6 +229,9 @@ def test_what_was_the_same_is_read_once() -> None:
     assert first is second
     first, second = rebuilt(Call.of(replace(square, cold="00").key), torch.device("cpu")).args
     assert first is not second
+    others = replace(square, shapes="[[4, 4], [4, 4]]", strides="[[4, 1], [1, 4]]")  # most calls decide
+    first, second = rebuilt(Call.of(others.key), torch.device("cpu")).args
+    assert (first.stride(), second.stride()) == ((4, 1), (1, 4))
     copies = Replayer(Call.of(replace(square, cold="1=").key), torch.device("cpu")).copies
     assert all(one is other for one, other in (copy.args for copy in copies))
 

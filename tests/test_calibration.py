@@ -228,6 +228,43 @@ def test_what_lasts_longer_than_by_itself_draws_idle_power_for_that(alone_s: flo
     assert found.known_j == pytest.approx(here_j)
 
 
+def test_idle_power_is_drawn_once_where_streams_work_side_by_side():
+    """Each of two products takes twice as long beside the other, and the device no longer than both."""
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device="GPU:0",
+        lane=["stream 1", "stream 2"],
+        start_ns=[0, 0],
+        end_ns=[2 * S, 2 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    found = weigh(events, here, Calibration("GPU:0", 100.0, {mm: Cost(300.0, 1.0, 0.01, 2)}))
+    assert found.known_j == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("here_s", "longer_s"), [(0.9, -0.1), (1.0, 0.0), (1.1, 0.0), (1.2, 0.0), (1.5, 0.3)]
+)
+def test_what_clocks_explain_is_not_longer(here_s: float, longer_s: float):
+    """At clocks at which nobody saw it, it may last as long as before, or up to 1.2 times as long."""
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device="GPU:0",
+        start_ns=[0],
+        end_ns=[round(here_s * S)],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    alone = Cost(400.0, 1.0, 0.01, 2, clock_mhz=1980.0)
+    at = Calibration("GPU:0", 100.0, {mm: alone}).at(1650.0)
+    assert weigh(events, here, at).known_j == pytest.approx(at.costs[mm].energy_j + 100 * longer_s)
+
+
 def test_what_has_no_cost_weighs_what_its_like_does():
     """Products of 300 W, copies of 100 W: another copy is like these, and what nobody knows in between."""
     events = EventTrace.from_columns(

@@ -268,3 +268,21 @@ def test_the_profilers_own_work_is_where_it_held_a_thread_up(tmp_path):
     assert lanes[EPOCH_NS + 25_000] == lanes[EPOCH_NS + 20_000] != lanes[EPOCH_NS]
     assert lanes[EPOCH_NS + 150_000] not in (lanes[EPOCH_NS], lanes[EPOCH_NS + 20_000])
     assert own_seconds(events)[events.start_ns == EPOCH_NS + 20_000] == pytest.approx([10e-6])
+
+
+def test_the_profilers_own_work_has_no_phase(tmp_path):
+    trace = read(
+        tmp_path,
+        [
+            op("nn.Module: Net_0", 0, 50, cat="python_function"),
+            op("aten::mm", 0, 50, Sequence_number=1, Fwd_thread_id=0),
+            op("Activity Buffer Request", 10, 20, cat="overhead", tid=0),
+            op(
+                "autograd::engine::evaluate_function: MmBackward0", 60, 99, Sequence_number=1, Fwd_thread_id=1
+            ),
+            op("Activity Buffer Request", 70, 80, cat="overhead", tid=0),
+        ],
+    )
+    phases = dict(zip(trace.events.start_ns - EPOCH_NS, trace.events.phase, strict=True))
+    assert (phases[10_000], phases[70_000]) == ("other", "other")
+    assert {"forward", "backward"} <= set(trace.events.phase)

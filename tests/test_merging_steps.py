@@ -107,11 +107,14 @@ def test_steps_that_all_have_traced_stay_as_they_are_and_the_rest_is_paired() ->
     ]
 
 
-def test_a_step_takes_the_length_of_the_one_in_whose_place_it_stands() -> None:
+@pytest.mark.parametrize("other", ["layer", "(profiler)/Activity Buffer Request"])
+def test_a_step_takes_the_length_of_the_one_in_whose_place_it_stands(other: str) -> None:
     first = Steps.from_columns(start_ns=[0, 100], end_ns=[100, 300], traced=[False, True])
     second = Steps.from_columns(start_ns=[0, 100], end_ns=[100, 300], traced=[True, False])
     trace = EventTrace.from_columns(name="layer", device="GPU:0", start_ns=[110, 150], end_ns=[150, 290])
-    short = EventTrace.from_columns(name="layer", device="GPU:1", start_ns=[10, 30], end_ns=[30, 100])
+    short = EventTrace.from_columns(
+        name=["layer", other], device="GPU:1", start_ns=[10, 30], end_ns=[30, 100]
+    )
     found = together([Traced(0, first, trace), Traced(1, second, short)])
     assert found.events[1].start_ns.tolist() == [120, 160]
     assert found.events[1].end_ns.tolist() == [160, 300]

@@ -41,6 +41,7 @@ def test_what_the_tracer_does_stands_for_nothing_in_other_steps(known):
     rows = {row["name"]: row for row in footprint.to_records()}
     assert rows["A"]["energy_j"] == pytest.approx(3 + 10 * 3 / 4)
     assert footprint.idle_j == pytest.approx(1 + 10 * 1 / 4)
+    assert footprint.accounts[0].step_j == pytest.approx([5, 10])
     own = rows["(profiler)/Activity Buffer Request"]
     assert (own["energy_j"], own["projected_j"], own["calls"]) == (pytest.approx(1), 0, 1)
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from torch import nn  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-from tests.torch_live import attached, session  # noqa: E402
+from tests.torch_live import attached, layers, session  # noqa: E402
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -84,6 +84,63 @@ def test_what_was_compiled_before_is_as_it_was(tmp_path: Path, compiled: Callabl
                 step(model)
             step(model)
     step(model)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_other_shapes_and_models_that_are_compiled_meanwhile_change_nothing(tmp_path: Path) -> None:
+    """The last batch of an epoch, and another model."""
+    model, other = as_a_whole(), torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="eager")
+    step(model)
+    with attached(tmp_path) as (adapter, _):
+        step(model)
+        step(other)
+        model(torch.ones(7, 4)).sum().backward()
+        graphs = counters["stats"]["unique_graphs"]
+        with session(adapter, tmp_path):
+            step(model)
+        step(model)
+    assert counters["stats"]["unique_graphs"] == graphs == 3
+
+
+class Plain(nn.Module):  # type: ignore[misc]
+    """Layers without a ``__call__`` of their own, between which the compiler leaves its graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return x
+
+
+def test_where_graphs_depend_on_nothing_of_ours_modules_keep_their_names(tmp_path: Path) -> None:
+    model = torch.compile(Plain(), backend="eager")
+    step(model)
+    with attached(tmp_path) as (adapter, _):
+        step(model)
+        with session(adapter, tmp_path), torch.compiler.set_stance("force_eager"):
+            step(model)
+    assert {"layers/0", "layers/1"} <= set(layers(tmp_path))
+
+
+def test_a_function_that_was_replaced_before_us_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one that has arguments with defaults, which the compiler meets inside."""
+    original = nn.Module.__call__
+
+    def patched(self: Any, *args: Any, _extra: Any = None, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", patched)
+    model = torch.compile(Net(), backend="eager", fullgraph=True)
+    with attached(tmp_path) as (adapter, _):
+        step(model)
+        with session(adapter, tmp_path):
+            step(model)
     assert counters["stats"]["unique_graphs"] == 1
 
 

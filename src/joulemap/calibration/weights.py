@@ -130,6 +130,6 @@ def _known(place: Place, calibration: Calibration) -> Known | None:
     scaled_s = float(times @ [cost.scaled_s or cost.seconds for cost in each.values()])
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
     had_s = seconds if place.share_s is None else place.share_s * seconds / place.busy_s
-    longer_s = had_s - float(np.clip(had_s, *sorted((alone_s, scaled_s))))
+    longer_s = had_s - min(max(had_s, min(alone_s, scaled_s)), max(alone_s, scaled_s))
     here_j = max(alone_j + calibration.idle_w * longer_s, calibration.idle_w * had_s)
     return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()))

@@ -117,7 +117,8 @@ class TorchAdapter(HookedAdapter):
         self._provenance.write()
 
     def _compiled(self) -> None:
-        self._compiles = self._calls.compiles = True
+        self._compiles = True
+        self._calls.graphs.made += 1
         self._taste_no_more()
         self._watch.steps.compiled()
 

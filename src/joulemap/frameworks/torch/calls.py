@@ -25,6 +25,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, inlined, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
+from joulemap.frameworks.torch.graphs import Graphs, is_compiled
 from joulemap.frameworks.torch.names import ModuleNames
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
@@ -49,13 +50,12 @@ _NOTED_IN_TRAINING = _Call(outermost=True, range=None, above="", flow=None)
 
 class Calls:
     """Listens to every module; ``tracing`` while a session is open, with ``flow`` where it is to know what
-    feeds what. There is nothing to listen to inside of a call. ``compiles`` where the compiler has met with
-    what torch's function is replaced by: graphs depend on it."""
+    feeds what. There is nothing to listen to inside of a call. ``graphs`` knows what was compiled before."""
 
     def __init__(self, watch: Watch, finder: StepFinder) -> None:
         self._tracing = False
         self._listens = True
-        self.compiles = False
+        self.graphs = Graphs()
         self.flow: Dataflow | None = None
         self.names = ModuleNames()
         self._watch, self._finder = watch, finder
@@ -87,7 +87,7 @@ class Calls:
     def let_go(self) -> None:
         """Listen no more: whoever holds the function that was hooked has torch's own. Graphs that were made
         meanwhile find what they were made from there, too, or they would be made again."""
-        if self.compiles and self._original is not None:
+        if self.graphs.made and self._original is not None:
             instead(self._original, inlined(self._original))
         self._hush()
         self._hear = self._hush = bool
@@ -214,8 +214,8 @@ class Calls:
                     attempt(flow.call_begins, label, given)
                 opened = _RecordFunctionFast(label)
                 opened.__enter__()
-            if not self.compiles and _is_compiled(module):
-                self._hush()  # graphs from before depend on torch's own code
+            if len(self._codes) > 1 and is_compiled(module) and attempt(self.graphs.from_before, module):
+                self._hush()
             return _Call(outermost, opened, above, flow)
 
         return unseen(in_session)
@@ -247,6 +247,7 @@ class Calls:
                     attempt(flow.call_ends, output)
             if call.outermost:
                 self._hear()
+                attempt(self.graphs.ends)
                 attempt(call_ends)
 
         return unseen(ends)
@@ -256,6 +257,7 @@ class Calls:
         while a CUDA graph is captured, nothing runs."""
         torch = sys.modules["torch"]
         self._finder.expect_nothing()
+        self.graphs.begins(module)
         if torch._C._current_graph_task_id() != -1 or gpus.captures():
             return
         self.names.see(module)
@@ -288,8 +290,3 @@ def any_optimizer() -> bool:
 
 def _is_marked(optimizer: Any) -> bool:
     return getattr(optimizer.step, "hooked", False) or any(map(_is_marked, optimizer.__subclasses__()))
-
-
-def _is_compiled(module: Any) -> bool:
-    """Whether calls of it run in graphs, as a whole."""
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"

@@ -1,0 +1,53 @@
+"""Graphs that were compiled before a recording began.
+
+They may depend on the code of ``Module.__call__``, which is ours in traced steps, and would be made again
+there: where classes inside have a ``__call__`` of their own that calls it, as layers of Hugging Face's do. So
+torch's own code stays while such a model is called; what runs in graphs has no names of modules anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_OPTIMIZED = "OptimizedModule"
+
+
+class Graphs:
+    """Which compiled modules have graphs from before; ``made`` counts compilations since."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._from_before: dict[int, bool] = {}  # by the ``id`` of a module
+        self._meeting: tuple[int, int] | None = None
+
+    def begins(self, module: Any) -> None:
+        """A module is called by no other; when it ``ends``, it is known."""
+        if id(module) not in self._from_before and is_compiled(module) and _depends(module):
+            self._meeting = id(module), self.made
+
+    def ends(self) -> None:
+        """It has graphs from before where none was made in its first call."""
+        if self._meeting is not None:
+            (number, before), self._meeting = self._meeting, None
+            self._from_before[number] = before == self.made
+
+    def from_before(self, module: Any) -> bool:
+        """Of a compiled module. One that was never met is called by others: where nothing was compiled since
+        we came, it was before."""
+        known = self._from_before.get(id(module))
+        if known is None:
+            known = self._from_before[id(module)] = not self.made and _depends(module)
+        return known
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether calls of it run in graphs, as a whole."""
+    return module._compiled_call_impl is not None or type(module).__name__ == _OPTIMIZED
+
+
+def _depends(module: Any) -> bool:
+    """Whether its graphs depend on the function that we replace."""
+    from torch.nn import Module
+
+    inside = module._orig_mod if type(module).__name__ == _OPTIMIZED else module
+    return any(type(one).__call__ is not Module.__call__ for one in inside.modules())
