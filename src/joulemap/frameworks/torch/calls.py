@@ -204,6 +204,7 @@ class Calls:
 
         thread, attempt = self._thread, aside(self._watch)
         unseen(_Call.__new__)  # which is Python, too
+        unseen(is_compiled)
 
         def in_session(outermost: bool, module: Any, given: Any) -> _Call:
             above, opened, flow = thread.label, None, None
