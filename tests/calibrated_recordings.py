@@ -1,6 +1,7 @@
 """A recording whose operations were calibrated, and whose meter is far too slow for them."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,12 @@ CALIBRATED_J = {"net/MatMul": 8.0, "net/Add": 4.0}
 TIME_BASED_J = {"net/MatMul": 2.8, "net/Add": 5.6}
 """Of the same 14 J: 20 and 40 of 100 ms; 5.6 J are for waiting."""
 _CALL = {"phase": "forward", "strides": "", "types": '["float"]', "scalars": "", "calls": STEPS}
+
+
+def called(op: str, shape: list[int], calls: int = 1, **more: str) -> dict[str, Any]:
+    """A row of a recording's signatures."""
+    row = {"name": f"net/{op}", "op": op, "phase": "forward", "shapes": json.dumps([shape]), "strides": ""}
+    return {**row, "types": '["float"]', "scalars": "", "calls": calls, **more}
 
 
 def write_calibrated(path, factor=1.0, provenance="measured"):

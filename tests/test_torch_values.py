@@ -149,6 +149,13 @@ def test_what_is_written_to_is_seen_as_it_was(tmp_path: Path) -> None:
     assert [float(one[0]) for one in held(values, "_foreach_lerp_")] == [2.0, 3.0]
 
 
+def test_what_else_writes_and_returns_nothing_is_left_alone() -> None:
+    """Such as what tells the allocator of streams."""
+    with looked_at("record_stream", "_foreach_mul_"):
+        assert has_kernel("aten::_foreach_mul_.Scalar", KEY)
+        assert not has_kernel("aten::record_stream", KEY)
+
+
 def test_optimizers_do_the_same_while_they_are_looked_at(tmp_path: Path) -> None:
     def steps(*looked: str) -> tuple[list[Any], Values]:
         torch.manual_seed(0)

@@ -29,6 +29,9 @@ from joulemap.labels import Labels
 from joulemap.program import PROFILER
 from joulemap.traces import PHASES, EventTrace, Int64, Steps
 
+_NEAR = 1024
+"""Events that are looked at together, for the one around another."""
+
 
 @dataclass(frozen=True, eq=False)
 class KinetoColumns:
@@ -100,13 +103,18 @@ def trace_of(columns: KinetoColumns) -> KinetoTrace:
 def _in_threads(host: KinetoColumns, role: NDArray[np.int64]) -> KinetoColumns:
     """The profiler's own work, of which it says no thread, in the one that it held up: whatever runs around
     it, the innermost, would seem to take that long in every step."""
-    overhead, others = np.flatnonzero(role == Role.OVERHEAD), np.flatnonzero(role != Role.OVERHEAD)
-    lane = host.lane.codes.copy()
-    for row in overhead.tolist():
-        begun, lasts = host.start_ns[others] <= host.start_ns[row], host.end_ns[others] >= host.end_ns[row]
-        around = others[begun & lasts]
-        if len(around):
-            lane[row] = lane[around[np.argmax(host.start_ns[around])]]
+    others = np.flatnonzero(role != Role.OVERHEAD)
+    others = others[np.argsort(host.start_ns[others], kind="stable")]
+    start_ns, end_ns, lane = host.start_ns[others], host.end_ns[others], host.lane.codes.copy()
+    for row in np.flatnonzero(role == Role.OVERHEAD).tolist():
+        last = int(np.searchsorted(start_ns, host.start_ns[row], side="right"))
+        while last > 0:  # the innermost has begun last, and mostly just before
+            first = max(last - _NEAR, 0)
+            around = np.flatnonzero(end_ns[first:last] >= host.end_ns[row])
+            if len(around):
+                lane[row] = lane[others[first + around[-1]]]
+                break
+            last = first
     return replace(host, lane=Labels(lane, host.lane.words))
 
 

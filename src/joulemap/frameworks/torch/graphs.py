@@ -8,6 +8,7 @@ torch's own code stays while such a model is called; what runs in graphs has no 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 _OPTIMIZED = "OptimizedModule"
 
@@ -17,32 +18,33 @@ class Graphs:
 
     def __init__(self) -> None:
         self.made = 0
-        self._from_before: dict[int, bool] = {}  # by the ``id`` of a module
-        self._meeting: tuple[int, int] | None = None
+        self._from_before: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._meeting: tuple[Any, int] | None = None
 
     def begins(self, module: Any) -> None:
         """A module is called by no other; when it ``ends``, it is known."""
-        if id(module) not in self._from_before and is_compiled(module) and _depends(module):
-            self._meeting = id(module), self.made
+        if is_compiled(module) and module not in self._from_before and _depends(module):
+            self._meeting = module, self.made
 
     def ends(self) -> None:
         """It has graphs from before where none was made in its first call."""
         if self._meeting is not None:
-            (number, before), self._meeting = self._meeting, None
-            self._from_before[number] = before == self.made
+            (module, before), self._meeting = self._meeting, None
+            self._from_before[module] = before == self.made
 
     def from_before(self, module: Any) -> bool:
         """Of a compiled module. One that was never met is called by others: where nothing was compiled since
         we came, it was before."""
-        known = self._from_before.get(id(module))
+        known = self._from_before.get(module)
         if known is None:
-            known = self._from_before[id(module)] = not self.made and _depends(module)
+            known = self._from_before[module] = not self.made and _depends(module)
         return known
 
 
 def is_compiled(module: Any) -> bool:
     """Whether calls of it run in graphs, as a whole."""
-    return module._compiled_call_impl is not None or type(module).__name__ == _OPTIMIZED
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or type(module).__name__ == _OPTIMIZED
 
 
 def _depends(module: Any) -> bool:

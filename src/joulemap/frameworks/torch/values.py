@@ -39,6 +39,7 @@ _ORDER = 5
 """With which rows that are chosen lie apart, and not at the beginning alone, however many there are."""
 PLACES = 2**0.5
 """From one call to the next, where a piece comes from, round and round."""
+_OF_OPTIMIZERS = ("_foreach_", "_fused_")
 LEAST = 1024 * 1024
 """What has fewer bytes draws little, and is not looked at."""
 MOST = 64 * 1024 * 1024
@@ -105,12 +106,13 @@ class Taster:
         self._kernels = Kernels()
 
     def begin(self, ops: Iterable[str]) -> None:
-        """Take part in the dispatch of these operations; what they write into is seen as it was before."""
+        """Take part in the dispatch of these operations; what optimizers write into is seen as it was."""
         for op in sorted(ops):
+            name = op.removeprefix("aten::")
             with suppress(Refused):
-                for overload in overloads(op, writing=True):
+                for overload in overloads(op, writing=name.startswith(_OF_OPTIMIZERS)):
                     with suppress(RuntimeError, TypeError):  # an older torch does not hand out the keys
-                        self._kernels.put(overload, self._kernel(op.removeprefix("aten::"), overload))
+                        self._kernels.put(overload, self._kernel(name, overload))
 
     def _kernel(self, op: str, overload: Any) -> Callable[..., Any]:
         ready, thread, look = below(overload), self._thread, self._look

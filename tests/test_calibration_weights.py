@@ -1,0 +1,209 @@
+"""Costs as weights of a program's events: where operations ran, how long, and what the others draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulemap.accounting.rows import BY_TIME_RMS
+from joulemap.calibration.book import Calibration
+from joulemap.calibration.cost import TRANSFER_RMS, Cost
+from joulemap.calibration.operation import Operation, busy_s, by_time, places
+from joulemap.calibration.weights import weigh, what_is_left
+from joulemap.errors import InputError
+from joulemap.traces import EventTrace
+
+from .calibrated_recordings import called
+
+S = 1_000_000_000
+
+
+def test_a_place_knows_its_busy_time_and_how_often_it_ran():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm", "net/mm", "net/add", "net/add", "net/lost"],
+        device=["CPU", "GPU:0", "GPU:0", "CPU", "GPU:0", "GPU:0"],
+        start_ns=[0, S, 2 * S, 3, 4 * S, 5 * S],
+        end_ns=[1, 2 * S, 4 * S, 4, 5 * S, 6 * S],
+        kind=["op", "kernel", "kernel", "op", "kernel", "kernel"],
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8]), called("gone", [8])])
+    found = {place.name: (place.busy_s, place.executions) for place in here}
+    assert found == {"net/mm": (3.0, 1), "net/add": (1.0, 1)}
+    assert busy_s(events, "GPU:0") == pytest.approx(5.0)
+    seconds = by_time(here)
+    assert [operation.op for operation in seconds] == ["mm", "add"]
+
+
+def test_of_a_place_with_several_operations_the_larger_take_longer():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm"],
+        device="GPU:0",
+        start_ns=[0, S],
+        end_ns=[S, 2 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    small, large = called("mm", [8, 8]), called("mm", [9000, 1000], types='["half"]')
+    several = called("mm", [], shapes="[[[1000, 3000], [1000, 5000], []], [], null]", calls=2)
+    unknown = called("mm", [], types="[]", shapes="")
+    seconds = by_time(places(events, "GPU:0", [small, large, several, unknown]))
+    assert list(seconds.values()) == pytest.approx([2 * 18 / 30, 2 * 10 / 30, 2 / 30, 2 / 30], rel=1e-3)
+
+
+def test_an_event_weighs_its_cost_over_its_time_here_and_others_what_kinds_do_on_the_mean():
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/mm", "net/mm", "net/add", "net/lost"],
+        device=["CPU", "GPU:0", "GPU:0", "GPU:0", "GPU:0"],
+        start_ns=[0, S, 2 * S, 4 * S, 5 * S],
+        end_ns=[1, 2 * S, 4 * S, 5 * S, 6 * S],
+        kind=["op", "kernel", "kernel", "kernel", "kernel"],
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8])])
+    mm, add = by_time(here)
+    costs = {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)}
+    found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
+    assert found.watts[1:] == pytest.approx([200, 200, 100, 150])
+    assert np.isnan(found.cost_rms).tolist() == [True, False, False, False, True]
+    assert found.cost_rms[3] == pytest.approx(np.hypot(0.02, TRANSFER_RMS))
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.8, 700, 150))
+    with pytest.raises(InputError, match="No operation on GPU:0"):
+        weigh(events, here, Calibration("GPU:0", 0.0, {}))
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "here_j"),
+    [
+        (2.0, 600.0 + 50.0),  # one second longer than by itself
+        (3.0, 600.0),
+        (5.0, 600.0 - 100.0),  # it was launched from afar, and the device waited for that
+        (40.0, 3 * 50.0),  # and never less than idle
+    ],
+)
+def test_what_lasts_longer_than_by_itself_draws_idle_power_for_that(alone_s: float, here_j: float):
+    events = EventTrace.from_columns(
+        name="net/mm", device="GPU:0", start_ns=[0], end_ns=[3 * S], kind="kernel", phase="forward"
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    found = weigh(events, here, Calibration("GPU:0", 50.0, {mm: Cost(600.0, alone_s, 0.01, 2)}))
+    assert found.known_j == pytest.approx(here_j)
+
+
+def test_idle_power_is_drawn_once_where_streams_work_side_by_side():
+    """Each of two products takes twice as long beside the other, and the device no longer than both."""
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device="GPU:0",
+        lane=["stream 1", "stream 2"],
+        start_ns=[0, 0],
+        end_ns=[2 * S, 2 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    found = weigh(events, here, Calibration("GPU:0", 100.0, {mm: Cost(300.0, 1.0, 0.01, 2)}))
+    assert found.known_j == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("here_s", "longer_s"), [(0.9, -0.1), (1.0, 0.0), (1.1, 0.0), (1.2, 0.0), (1.5, 0.3)]
+)
+def test_what_clocks_explain_is_not_longer(here_s: float, longer_s: float):
+    """At clocks at which nobody saw it, it may last as long as before, or up to 1.2 times as long."""
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device="GPU:0",
+        start_ns=[0],
+        end_ns=[round(here_s * S)],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8])])
+    (mm,) = by_time(here)
+    alone = Cost(400.0, 1.0, 0.01, 2, clock_mhz=1980.0)
+    at = Calibration("GPU:0", 100.0, {mm: alone}).at(1650.0)
+    assert weigh(events, here, at).known_j == pytest.approx(at.costs[mm].energy_j + 100 * longer_s)
+
+
+def test_what_has_no_cost_weighs_what_its_like_does():
+    """Products of 300 W, copies of 100 W: another copy is like these, and what nobody knows in between."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/copy_", "net/head/copy_", "net/(lost)"],
+        device="GPU:0",
+        start_ns=[0, 8 * S, 9 * S, 10 * S],
+        end_ns=[8 * S, 9 * S, 10 * S, 11 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8]), called("copy_", [8])])
+    mm, copy = by_time(here)
+    costs = {mm: Cost(2400.0, 8.0, 0.01, 2), copy: Cost(100.0, 1.0, 0.02, 2)}
+    found = weigh(events, here, Calibration("GPU:0", 50.0, costs), rest=0.5)
+    assert found.watts == pytest.approx([300, 100, 50, 100])
+    assert (found.known_j, found.unknown_j) == pytest.approx((2500, 150))
+
+
+def test_what_an_operation_calls_is_not_counted_twice():
+    """A linear of 1 s itself calls an addmm of 3 s; a mul with a scalar calls the mul that works."""
+    events = EventTrace.from_columns(
+        name=["net/linear", "net/addmm", "net/mul", "net/mul"],
+        device="CPU",
+        start_ns=[0, S, 4 * S, 4 * S],
+        end_ns=[4 * S, 4 * S, 6 * S, 6 * S],
+        lane="thread 1",
+        kind="op",
+        phase="forward",
+    )
+    rows = [called("linear", [8, 8]), called("addmm", [8, 8]), called("mul", [8])]
+    here = {place.name: place for place in places(events, "CPU", rows)}
+    assert [place.executions for place in here.values()] == [1, 1, 1]
+    assert [place.part for place in here.values()] == pytest.approx([0.25, 1, 1])
+    costs = {Operation.of(row): Cost(400.0, 4.0, 0.01, 2) for row in rows}
+    found = weigh(events, list(here.values()), Calibration("CPU", 0.0, costs))
+    assert found.known_j == pytest.approx(100 + 400 + 400)
+
+
+def test_of_a_place_that_is_known_in_part_the_rest_weighs_what_its_like_does():
+    """Two calls in 4 s: one is known to take 1 s and 300 J, so the other took 3 s, and drew as much."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/add"],
+        device="GPU:0",
+        start_ns=[0, 4 * S],
+        end_ns=[4 * S, 5 * S],
+        kind="kernel",
+        phase="forward",
+    )
+    rows = [called("mm", [8, 8]), called("mm", [9, 9]), called("add", [8])]
+    here = places(events, "GPU:0", rows)
+    small, add = Operation.of(rows[0]), Operation.of(rows[2])
+    here = [replace(place, executions=len(place.calls)) for place in here]
+    costs = {small: Cost(300.0, 1.0, 0.01, 2), add: Cost(100.0, 1.0, 0.01, 2)}
+    found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
+    assert found.watts == pytest.approx([300, 100])
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.4, 400, 900))
+    less = weigh(events, here, Calibration("GPU:0", 0.0, costs), rest=0.5)
+    assert less.watts == pytest.approx([(300 + 3 * 150) / 4, 100])
+    assert np.isnan(found.cost_rms).tolist() == [True, False]
+    costs = {**costs, small: Cost(900.0, 3.0, 0.01, 2)}
+    longer = weigh(events, here, Calibration("GPU:0", 0.0, costs))
+    assert longer.cost_rms[0] == pytest.approx(
+        np.hypot(0.75 * np.hypot(0.01, TRANSFER_RMS), 0.25 * BY_TIME_RMS)
+    )
+    assert longer.covered == pytest.approx(0.8)
+    slower = weigh(events, here, Calibration("GPU:0", 0.0, {small: Cost(800.0, 9.0, 0.01, 2)}))
+    assert slower.watts == pytest.approx([200, 200])
+
+
+def test_what_has_no_cost_has_what_is_left_as_far_as_costs_are_sure():
+    assert what_is_left(50.0, 50.0, 100.0) == 1.0
+    assert what_is_left(100.0, 0.0, 80.0) == 1.0
+    half = what_is_left(50.0, 50.0, 80.0)
+    assert 50 + half * 50 == pytest.approx(80, abs=1)
+    little = what_is_left(99.0, 1.0, 97.0)
+    assert 0.9 < little < 1.0
+    assert (what_is_left(50.0, 50.0, 10.0), what_is_left(50.0, 50.0, 900.0)) == (0.5, 2.0)
