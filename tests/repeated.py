@@ -16,13 +16,15 @@ class Block(torch.nn.Module):
         return x + 0.5 * self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) / 3
 
 
-def trained(steps: int = 3) -> list[Any]:
+def trained(steps: int = 3, *, autocast: bool = False) -> list[Any]:
     """Parameters after some steps from a fixed seed, with random numbers drawn on the way."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(Block(), torch.nn.Dropout(0.1), Block())
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(steps):
         optimizer.zero_grad()
-        model(torch.rand(4, 8)).square().mean().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(torch.rand(4, 8)).square().mean()
+        loss.backward()
         optimizer.step()
     return [one.detach().clone() for one in model.parameters()]

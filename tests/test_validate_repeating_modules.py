@@ -152,12 +152,13 @@ def test_the_programs_own_calls_are_not_watched() -> None:
     assert made.take_counts() == ({0: 2}, {0: 1})
 
 
-def test_modules_that_are_called_again_leave_training_as_it_is() -> None:
-    plain, made = trained(), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2}, Thread())
+@pytest.mark.parametrize("autocast", [False, True])
+def test_modules_that_are_called_again_leave_training_as_it_is(autocast: bool) -> None:
+    plain, made = trained(autocast=autocast), ModuleRepeater({"2": 0, "2/up": 1, "nowhere": 2}, Thread())
     made.install()
     for target in (0, 1):
         made.target, made.more = target, 2
-        assert all(map(torch.equal, plain, trained()))
+        assert all(map(torch.equal, plain, trained(autocast=autocast)))
         seen, extra = made.take_counts()
         assert seen[target] == 3
         assert extra[target] == 2 * (seen[target] - (target == 0))
@@ -179,3 +180,54 @@ def test_a_module_that_is_called_again_writes_its_statistics_into_copies() -> No
     assert made.take_counts() == ({0: 3}, {0: 10})
     assert model[1].num_batches_tracked == 3
     assert all(map(torch.equal, plain.buffers(), model.buffers()))
+
+
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+    """How many weights are cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cast = func is torch.ops.aten._to_copy.default and args[0].shape == (16, 16)
+        self.casts += cast and isinstance(args[0], torch.nn.Parameter)
+        return func(*args, **(kwargs or {}))
+
+
+class Layers(torch.nn.Module):
+    """A layer that is called several times, as ALBERT's are, by a part of this one."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.stack = torch.nn.Sequential(*[torch.nn.Linear(16, 16)] * times)
+
+    def forward(self, x: Any) -> Any:
+        return self.stack(x)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    ("target", "times", "casts"),
+    [("stack", 1, 1 + 3), ("stack/0", 1, 1 + 3), ("stack/0", 4, 1 + 3), ("stack", 2, 1), ("stack", 4, 1)],
+)
+def test_a_module_that_is_called_again_casts_its_weights_as_often_as_in_the_program(
+    target: str, times: int, casts: int, grad: bool
+) -> None:
+    """Once in each of its own calls (3 are added) where it did so in the program's: not in its second call
+    inside of one autocast, and not where that would be several times."""
+    model, x, made = Layers(times), torch.rand(4, 16), ModuleRepeater({target: 0}, Thread())
+    made.install()
+    seen = []
+    try:
+        for more in (0, 3, 3):
+            made.target, made.more = 0, more
+            with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16), Seen() as looks:
+                result = model(x)
+            seen.append(looks.casts)
+    finally:
+        made.remove()
+    assert seen[1:] == [casts, casts]
+    assert not made.refused
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(result, model(x))

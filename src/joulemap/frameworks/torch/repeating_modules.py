@@ -20,6 +20,7 @@ from typing import Any
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import instead, unseen
+from joulemap.frameworks.torch.casts import Casts, uncached
 from joulemap.frameworks.torch.repeating import STATISTICS, Thread, draws, keeps_statistics
 from joulemap.frameworks.watch import from_a_signal
 
@@ -44,6 +45,7 @@ class ModuleRepeater:
         self.refused: dict[int, str] = {}
         self._watched: set[int] = set()
         self._copies: dict[int, dict[str, Any]] = {}
+        self._casts = Casts()
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._depth = _Depth()
@@ -114,32 +116,34 @@ class ModuleRepeater:
         if not why and _state(module) != before:
             why = "it keeps something of its own"
         if not why:
-            why, self._copies[target] = self._observed(module, tuple(args), call.keywords)
+            observer = _Observer(module)
+            why = self._observed(observer, module, tuple(args), call.keywords)
+            self._copies[target] = {name: observer.own[name] for name in observer.written}
+            self._casts.watched(target, observer.cast)
         if why:
             self.refused[target] = why
         return result
 
     def _observed(
-        self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
+        self, observer: _Observer, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> str:
         """Call a module again with copies of its buffers, until it does something that must not be done
-        twice: what that is, which it does not come to; and copies of the buffers that it writes into."""
+        twice: what that is, which it does not come to."""
         import torch
 
-        observer = _Observer(module)
         self._thread.inside = True
         try:
-            with torch.no_grad(), observer.mode():
+            with torch.no_grad(), uncached(), observer.mode():
                 torch.func.functional_call(module, observer.own, args, dict(kwargs))
         except _Twice as why:
-            return str(why), {}
+            return str(why)
         except Exception as error:
             if from_a_signal(error):
                 raise
-            return f"it could not be called again: {type(error).__name__}", {}
+            return f"it could not be called again: {type(error).__name__}"
         finally:
             self._thread.inside = False
-        return "", {name: one for name, one in observer.own.items() if name in observer.written}
+        return ""
 
     def _again(self, target: int, call: functools.partial[Any]) -> None:
         import torch
@@ -147,7 +151,7 @@ class ModuleRepeater:
         self._thread.inside = self._thread.again = True
         (module, *args), copies = call.args, self._copies.get(target)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._casts.as_in_the_call_before(target, module):
                 for _ in range(self.more):
                     if copies:
                         torch.func.functional_call(module, copies, tuple(args), dict(call.keywords))
@@ -194,16 +198,18 @@ class _Twice(BaseException):
 
 class _Observer:
     """Sees every operation of a module's call before it is executed: one that must not be twice is not; and
-    which of its own buffers, which are copies, were written into."""
+    which of its own buffers, which are copies, were written into, and which weights were cast (their ids)."""
 
     def __init__(self, module: Any) -> None:
         self.own = {name: one.clone() for name, one in module.named_buffers()}
         self.written: set[str] = set()
+        self.cast: list[int] = []
         self._made: set[int] = set()
         self._kept: list[Any] = []
 
     def mode(self) -> Any:
         """Looks on while it is entered."""
+        from torch import nn, ops
         from torch.utils._python_dispatch import TorchDispatchMode
 
         observer = self
@@ -211,6 +217,8 @@ class _Observer:
         class Looking(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 observer.stop_twice(func, args, kwargs or {})
+                if func is ops.aten._to_copy.default and isinstance(args[0], nn.Parameter):
+                    observer.cast.append(id(args[0]))
                 result = func(*args, **(kwargs or {}))
                 observer.keep(func._schema, result)
                 return result
