@@ -20,8 +20,8 @@ from joulemap.units import NS_PER_S
 
 TRANSFER_RMS = 0.035
 """How far the cost by itself is from the cost in a program, beyond all spread: caches, values, neighbours. On
-an H200 76 operations of seven programs were off by 2.9 % (rms) when compared with repeating them in place,
-1.7 % of it beyond what that is unsure of itself, and eight kernels by 2.5 %."""
+an H200 87 operations of seven programs were off by 2.7 % (rms) when compared with repeating them in place,
+1.1 % of it beyond what that is unsure of itself, and eight kernels by 2.5 %. Others may be further off."""
 UNKNOWN_RMS, ASSUMED = 0.02, 2
 """The spread that is assumed where nothing was replayed twice, and as how much that counts where something
 was: few passes may happen to agree. Replays on an H200 differ by 0.6 % from pass to pass."""
