@@ -3,6 +3,7 @@
 import pytest
 
 from joulemap.accounting import attribute
+from joulemap.accounting.project import warming_up
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
 from joulemap.traces import PowerTrace, Steps
@@ -180,3 +181,49 @@ def test_untraced_steps_last_as_long_as_they_last_however_many_share_the_device(
     footprint = attribute(trace(), one_watt(14), steps=steps_, shares=shares)
     [row] = footprint.to_records()
     assert (row["energy_j"], row["active_s"]) == pytest.approx((14 / 4, 14))
+
+
+def lasting(seconds, traced, label="decode"):
+    ends = [round(S * sum(seconds[: number + 1])) for number in range(len(seconds))]
+    marks = [number in traced for number in range(len(seconds))]
+    return Steps.from_columns(start_ns=[0, *ends[:-1]], end_ns=ends, traced=marks, label=label)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "traced"),
+    [
+        ([0.066] * 100 + [0.015] * 700, [4]),
+        ([1.0] * 20 + [0.4] * 100, [0, 1]),
+        ([0.015] * 40 + [0.066] * 20 + [0.015] * 40, [50, 51]),
+    ],
+)
+def test_that_steps_were_traced_while_they_were_slow_is_said(seconds, traced):
+    [said] = warming_up(lasting(seconds, traced))
+    assert "decode" in said
+    assert "--steps" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "traced"),
+    [
+        ([0.015] * 800, [4]),
+        ([1.0] * 4 + [0.15] + [0.015] * 95, [4]),  # what is slow is before it, and what it does itself
+        ([0.003] * 20 + [0.1] * 80, [10]),  # a host ahead of its GPU
+        ([0.066] * 4 + [0.015] * 4, [1]),  # too few to tell
+        ([0.066] * 20 + [0.015] * 80, [4, 40, 70]),
+        ([0.066] * 100, []),
+        ([0.066] * 20, range(20)),
+    ],
+)
+def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced):
+    assert warming_up(lasting(seconds, traced)) == []
+
+
+def test_each_kind_of_step_is_compared_with_its_own():
+    kinds = ["prefill"] + ["decode"] * 20
+    steps_ = lasting([1.0] + [0.01] * 20, [0, 5], kinds)
+    assert warming_up(steps_) == []
+    slow = lasting([1.0] + [0.03] * 8 + [0.01] * 12, [0, 5], kinds)
+    spans = trace(("A", 0, 1), ("A", 1.1, 1.11), step=[0, 5], device="CPU", lane="main")
+    footprint = attribute(spans, one_watt(2, Domain("cpu", "CPU:0")), steps=slow)
+    assert [one for one in footprint.warnings if "decode" in one] == warming_up(slow) != []

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.lanes import WORKER
+from joulemap.accounting.project import warming_up
 from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
@@ -93,6 +94,7 @@ def _accounted(
         with part(number, len(devices)):
             footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
+    warnings += [] if step_of.steps is None else warming_up(step_of.steps)
     if not footprints:
         return Footprint.empty(weighting.rule, warnings)
     return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()

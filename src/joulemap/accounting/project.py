@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.traces import Float64, Steps
-from joulemap.units import NS_PER_S
+from joulemap.units import NS_PER_S, fmt_seconds
+
+NEAR, FEWEST = 3, 10
+"""Steps on each side of a traced one that tell how long it would have taken, and of how many it is asked."""
+SLOW = 2.0
+"""Steps that take so many times as long as they mostly do, do something else; by less a busy host varies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,3 +96,28 @@ def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, NDAr
         else:
             left |= others
     return extra, left
+
+
+def warming_up(steps: Steps) -> list[str]:
+    """What to say where steps were traced while their kind took much longer than it mostly does. Traced ones
+    are slower than they would be, so those before and after them tell. (Shorter ones tell nothing: a host is
+    ahead of its devices for a while.)"""
+    said = []
+    for code in np.unique(steps.label.codes[steps.traced]).tolist():
+        alike = steps.label.codes == code
+        others, traced = np.flatnonzero(alike & ~steps.traced), np.flatnonzero(alike & steps.traced)
+        if len(others) < FEWEST:
+            continue
+        lasted_s = (steps.end_ns - steps.start_ns)[others] / NS_PER_S
+        next_one = np.searchsorted(others, traced)[:, None]
+        before, after = next_one - 1 - np.arange(NEAR), next_one + np.arange(NEAR)
+        sides = (one[(one >= 0) & (one < len(others))] for one in (before, after))
+        here_s = min(float(np.median(lasted_s[side])) for side in sides if len(side))
+        mostly_s = float(np.median(lasted_s))
+        if here_s > SLOW * mostly_s:
+            said.append(
+                f"Steps of {steps.label.words[code]} took {fmt_seconds(here_s)} when they were traced, and "
+                f"mostly {fmt_seconds(mostly_s)}: what is projected from these may be off. "
+                "joulemap run --steps traces others."
+            )
+    return said
