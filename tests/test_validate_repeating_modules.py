@@ -231,3 +231,104 @@ def test_a_module_that_is_called_again_casts_its_weights_as_often_as_in_the_prog
     assert not made.refused
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(result, model(x))
+
+
+def test_hooks_of_the_programs_own_hear_nothing_of_what_tells_whether_weights_were_cast() -> None:
+    """Checkpointing counts tensors that are kept for the backward pass, and others do things with them."""
+    model, x, made = torch.nn.Sequential(torch.nn.Linear(8, 8)), torch.rand(4, 8), repeater({"0": 0})
+    shapes: list[Any] = []
+    made.install()
+    try:
+        with torch.autocast("cpu", torch.bfloat16), heard(shapes):
+            model(x)
+        plain = list(shapes)
+        made.target, made.more = 0, 2
+        with torch.autocast("cpu", torch.bfloat16), heard(shapes):
+            model(x)
+    finally:
+        made.remove()
+    assert shapes == plain * 2
+    assert made.extra[0] == 2
+
+
+def heard(shapes: list[Any]) -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(
+        lambda one: shapes.append(one.shape) or one, lambda one: one
+    )
+
+
+def repeater(targets: dict[str, int]) -> ModuleRepeater:
+    return ModuleRepeater(targets, Thread())
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_checkpointed_module_may_be_called_again_from_its_first_call_on(more: int) -> None:
+    parts = torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8)
+    model, x, made = torch.nn.Sequential(*parts), torch.rand(4, 8), repeater({"0": 0})
+    made.target, made.more = 0, more
+    made.install()
+    try:
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                again = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+            again.float().sum().backward()
+    finally:
+        made.remove()
+    assert not made.refused
+
+
+def test_a_module_is_called_again_in_training_after_it_was_in_inference_mode() -> None:
+    model, x, made = torch.nn.Sequential(torch.nn.Linear(8, 8)), torch.rand(4, 8), repeater({"0": 0})
+    made.target, made.more = 0, 2
+    made.install()
+    try:
+        model(x)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            model(x).sum().backward()
+    finally:
+        made.remove()
+    assert not made.refused
+    assert made.extra[0] == 4
+
+
+class HoldsNothing(torch.nn.Module):
+    """With a weight that is not anywhere yet, before one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later = torch.nn.Parameter(torch.empty(2, device="meta"))
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+class Fails(torch.nn.Module):
+    """The fourth time that it is called: twice by the program, and once to be watched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = [0]
+
+    def forward(self, x: Any) -> Any:
+        self.calls[0] += 1
+        if self.calls[0] == 4:
+            raise ValueError("four")
+        return x
+
+
+@pytest.mark.parametrize(("module", "why"), [(HoldsNothing(), ""), (Fails(), "ValueError")])
+def test_what_goes_wrong_when_a_module_is_called_again_is_not_the_programs(module: Any, why: str) -> None:
+    model, x, made = torch.nn.Sequential(module), torch.rand(4, 8), repeater({"0": 0})
+    made.target, made.more = 0, 1
+    made.install()
+    try:
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                model(x)
+    finally:
+        made.remove()
+    assert why in made.refused.get(0, "")
+    assert bool(why) == bool(made.refused)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from joulemap.frameworks.torch.flags import autocast
+
 
 class Casts:
     """What modules find cast when they are called again, by the numbers that somebody gives them."""
@@ -37,17 +39,17 @@ class Casts:
         """Whether that was the module's first call since autocast began."""
         import torch
 
-        device = next((one.device for one in module.parameters()), None)
-        if device is None or not torch.is_autocast_enabled(device.type):
+        device = next((one.device for one in module.parameters() if one.device.type in autocast()), None)
+        if device is None or torch.is_inference_mode_enabled():  # in which nothing is kept
             return False
         weight, before = self._ours.get(number, (None, None))
         if weight is None or weight.device != device:
             weight = torch.nn.Parameter(torch.zeros(1, 1, device=device))
-        with torch.enable_grad():
-            made = torch.mm(weight, weight).grad_fn
-        node = None if made is None else made.next_functions[0][0]  # in inference mode nothing is kept at all
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+            made = torch.mm(weight, weight).grad_fn  # of which the program's own hooks hear nothing
+        node = made.next_functions[0][0]
         self._ours[number] = weight, node
-        return node is None or node is not before
+        return node is not before
 
 
 @contextmanager
@@ -61,3 +63,7 @@ def uncached() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+def _as_it_is(tensor: Any) -> Any:
+    return tensor

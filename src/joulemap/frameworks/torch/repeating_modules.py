@@ -103,7 +103,7 @@ class ModuleRepeater:
             self._watched.add(target)
             return self._watch(target, call)
         result = call()
-        if target == self.target and target not in self.refused:
+        if target == self.target and self.more and target not in self.refused:
             self._again(target, call)
         return result
 
@@ -158,7 +158,7 @@ class ModuleRepeater:
                     else:
                         call()
                     self.extra[target] += 1
-        except RuntimeError as error:
+        except Exception as error:
             if from_a_signal(error):
                 raise
             self.refused[target] = f"it could not be called again: {type(error).__name__}"
