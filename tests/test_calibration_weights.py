@@ -11,7 +11,8 @@ from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import TRANSFER_RMS, Cost
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
-from joulemap.calibration.weights import weigh, what_is_left
+from joulemap.calibration.recorded import Calibrated
+from joulemap.calibration.weights import UNSEEN_RMS, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.traces import EventTrace
 
@@ -62,7 +63,7 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_what_kinds_do_on
         kind=["op", "kernel", "kernel", "kernel", "kernel"],
         phase="forward",
     )
-    here = places(events, "GPU:0", [called("mm", [8, 8]), called("add", [8])])
+    here = places(events, "GPU:0", [called("mm", [8, 8], cold="1"), called("add", [8], cold="0")])
     mm, add = by_time(here)
     costs = {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)}
     found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
@@ -178,7 +179,7 @@ def test_of_a_place_that_is_known_in_part_the_rest_weighs_what_its_like_does():
         kind="kernel",
         phase="forward",
     )
-    rows = [called("mm", [8, 8]), called("mm", [9, 9]), called("add", [8])]
+    rows = [called("mm", [8, 8], cold="1"), called("mm", [9, 9]), called("add", [8])]
     here = places(events, "GPU:0", rows)
     small, add = Operation.of(rows[0]), Operation.of(rows[2])
     here = [replace(place, executions=len(place.calls)) for place in here]
@@ -207,3 +208,20 @@ def test_what_has_no_cost_has_what_is_left_as_far_as_costs_are_sure():
     little = what_is_left(99.0, 1.0, 97.0)
     assert 0.9 < little < 1.0
     assert (what_is_left(50.0, 50.0, 10.0), what_is_left(50.0, 50.0, 900.0)) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("cold", "shape", "rms"),
+    [("", [8], UNSEEN_RMS), ("", [8000, 8000], TRANSFER_RMS), ("0", [8], TRANSFER_RMS)],
+)
+def test_where_nobody_looked_into_the_cache_costs_of_what_fits_into_it_are_less_sure(cold, shape, rms):
+    events = EventTrace.from_columns(
+        name=["net/add"], device="GPU:0", start_ns=[0], end_ns=[S], kind="kernel", phase="forward"
+    )
+    row = called("add", shape, cold=cold)
+    costs = {Operation.of(row): Cost(100.0, 1.0, 0.0, 2)}
+    found = weigh(events, places(events, "GPU:0", [row]), Calibration("GPU:0", 0.0, costs))
+    assert found.cost_rms == pytest.approx([rms])
+    assert found.looked == bool(cold)
+    said = Calibrated(found, Calibration("GPU:0", 0.0, costs), None).notes()
+    assert any("in a cache" in one for one in said) != bool(cold)

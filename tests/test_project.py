@@ -3,7 +3,7 @@
 import pytest
 
 from joulemap.accounting import attribute
-from joulemap.accounting.project import warming_up
+from joulemap.accounting.project import unlike
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
 from joulemap.traces import PowerTrace, Steps
@@ -189,41 +189,58 @@ def lasting(seconds, traced, label="decode"):
     return Steps.from_columns(start_ns=[0, *ends[:-1]], end_ns=ends, traced=marks, label=label)
 
 
+def said_of(seconds, traced, label="decode", behind_s=0.0):
+    """With a device that is done with each step so much later."""
+    steps_ = lasting(seconds, traced, label)
+    return unlike(steps_, steps_.end_ns + round(behind_s * S))
+
+
 @pytest.mark.parametrize(
-    ("seconds", "traced"),
+    ("seconds", "traced", "how"),
     [
-        ([0.066] * 100 + [0.015] * 700, [4]),
-        ([1.0] * 20 + [0.4] * 100, [0, 1]),
-        ([0.015] * 40 + [0.066] * 20 + [0.015] * 40, [50, 51]),
+        ([0.066] * 100 + [0.015] * 700, [4], "mostly 15.0 ms"),
+        ([1.0] * 20 + [0.4] * 100, [0, 1], "mostly 400 ms"),
+        ([0.015] * 40 + [0.066] * 20 + [0.015] * 40, [50, 51], "mostly 15.0 ms"),
+        ([0.001, 0.1] * 50, [4], "at most, and all of them 51.0 ms"),  # of two kinds, one was traced
+        ([0.003] * 20 + [0.1] * 80, [10], "at most, and all of them 81.4 ms"),
     ],
 )
-def test_that_steps_were_traced_while_they_were_slow_is_said(seconds, traced):
-    [said] = warming_up(lasting(seconds, traced))
+def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, traced, how):
+    [said] = said_of(seconds, traced)
     assert "decode" in said
+    assert how in said
     assert "--steps" in said
 
 
 @pytest.mark.parametrize(
-    ("seconds", "traced"),
+    ("seconds", "traced", "behind_s"),
     [
-        ([0.015] * 800, [4]),
-        ([1.0] * 4 + [0.15] + [0.015] * 95, [4]),  # what is slow is before it, and what it does itself
-        ([0.003] * 20 + [0.1] * 80, [10]),  # a host ahead of its GPU
-        ([0.066] * 4 + [0.015] * 4, [1]),  # too few to tell
-        ([0.066] * 20 + [0.015] * 80, [4, 40, 70]),
-        ([0.066] * 100, []),
-        ([0.066] * 20, range(20)),
+        ([0.015] * 800, [4], 0.0),
+        ([1.0] * 4 + [0.15] + [0.015] * 95, [4], 0.0),  # what is slow is before it, and what it does itself
+        ([0.003] * 20 + [0.1] * 80, [10], 0.1),  # a host ahead of its GPU
+        ([0.001] * 19 + [0.9] + [0.001] * 20, [4], 0.05),  # and one that waits for it now and then
+        ([0.066] * 4 + [0.015] * 4, [1], 0.0),  # too few to tell
+        ([0.066] * 20 + [0.015] * 80, [4, 40, 70], 0.0),
+        ([0.066] * 100, [], 0.0),
+        ([0.066] * 20, range(20), 0.0),
     ],
 )
-def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced):
-    assert warming_up(lasting(seconds, traced)) == []
+def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced, behind_s):
+    assert said_of(seconds, traced, behind_s=behind_s) == []
 
 
 def test_each_kind_of_step_is_compared_with_its_own():
     kinds = ["prefill"] + ["decode"] * 20
-    steps_ = lasting([1.0] + [0.01] * 20, [0, 5], kinds)
-    assert warming_up(steps_) == []
-    slow = lasting([1.0] + [0.03] * 8 + [0.01] * 12, [0, 5], kinds)
+    assert said_of([1.0] + [0.01] * 20, [0, 5], kinds) == []
+    slow = [1.0] + [0.03] * 8 + [0.01] * 12
     spans = trace(("A", 0, 1), ("A", 1.1, 1.11), step=[0, 5], device="CPU", lane="main")
-    footprint = attribute(spans, one_watt(2, Domain("cpu", "CPU:0")), steps=slow)
-    assert [one for one in footprint.warnings if "decode" in one] == warming_up(slow) != []
+    footprint = attribute(spans, one_watt(2, Domain("cpu", "CPU:0")), steps=lasting(slow, [0, 5], kinds))
+    assert [one for one in footprint.warnings if "decode" in one] == said_of(slow, [0, 5], kinds) != []
+
+
+def test_a_step_lasts_until_its_device_is_done_with_it():
+    steps_ = lasting([0.003] * 20 + [0.1] * 80, [10])
+    for until_s, warned in {0.032: True, 0.12: False}.items():
+        spans = trace(("A", 0.03, until_s), step=[10], device="GPU:0")
+        footprint = attribute(spans, one_watt(9, Domain("GPU:0", "GPU:0")), steps=steps_)
+        assert any("decode" in one for one in footprint.warnings) == warned

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from joulemap.frameworks.torch.graft import grafted
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.recorder.steps import StepClock
-from tests.torch_recorded import Silent, recording
+from tests.torch_recorded import Model, Silent, recording
 from tests.torch_training import ACTIONS as WAYS_TO_TRAIN
 from tests.torch_training import Training
 
@@ -42,9 +42,10 @@ def test_a_call_like_the_last_one_is_noted_by_the_function_itself() -> None:
             program.infers()
             lengths.append(len(lane.times))
         assert lengths == [0, 1, 2, 3, 4]
-        program.infers(program.other)
+        program.infers(Model())  # of the same kind
         assert len(lane.times) == 4
-        assert written() == [("inference", 0)] * 6
+        program.infers(program.other)
+        assert written() == [("inference", 0)] * 6 + [("inference 2", 0)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -147,7 +148,10 @@ def test_threads_that_infer_at_the_same_time_have_steps_that_do_not_overlap() ->
         assert 1 <= count <= 600  # one thread's call hides what others do meanwhile
         for _ in range(10):
             program.infers()
-        assert written() == [("inference", 0)] * (count + 10)
+        steps = written()
+        assert len(steps) == count + 10
+        assert {label for label, _ in steps} <= {"inference", "inference 2"}
+        assert len(set(steps[-10:])) == 1  # which of the two models was the first, is by chance
 
 
 def test_a_lane_stays_sound_whatever_other_threads_do_meanwhile() -> None:

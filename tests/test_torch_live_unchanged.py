@@ -254,7 +254,7 @@ def test_who_replaced_the_call_of_modules_before_is_heard(
             model(torch.ones(2))
         assert frames(fails) == plain
     assert heard == ["Sequential", "Linear", "Sequential", "Failing"]
-    assert steps.steps == ["inference", "inference"]
+    assert steps.steps == ["inference", "inference 2"]
     assert "0" in layers(tmp_path)
     assert torch.nn.Module.__call__ is theirs
 

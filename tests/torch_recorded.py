@@ -35,9 +35,9 @@ class Silent(StepClock):
 class Model(torch.nn.Module):  # type: ignore[misc]
     """Does something in the middle of its call, if told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bias: bool = True) -> None:
         super().__init__()
-        self.inner = torch.nn.Linear(3, 3)
+        self.inner = torch.nn.Linear(3, 3, bias=bias)
         self.meanwhile: Callable[[], object] = bool
 
     def forward(self, x: Any) -> Any:
@@ -46,12 +46,12 @@ class Model(torch.nn.Module):  # type: ignore[misc]
 
 
 class Program:
-    """Two models, and what a program may do with them and with steps."""
+    """Two models of different sizes, and what a program may do with them and with steps."""
 
     def __init__(self, clock: StepClock, adapter: TorchAdapter) -> None:
         self.clock, self.adapter = clock, adapter
         self.x = torch.randn(2, 3)
-        self.one, self.other = Model(), Model()
+        self.one, self.other = Model(), Model(bias=False)
         self.optimizer = torch.optim.SGD(self.one.parameters(), lr=0.1)
         self.seen = list[bool]()
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.lanes import WORKER
-from joulemap.accounting.project import warming_up
+from joulemap.accounting.project import unlike
 from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
@@ -94,7 +94,7 @@ def _accounted(
         with part(number, len(devices)):
             footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
-    warnings += [] if step_of.steps is None else warming_up(step_of.steps)
+    warnings += [] if step_of.steps is None else unlike(step_of.steps, _ended_ns(events, step_of.steps))
     if not footprints:
         return Footprint.empty(weighting.rule, warnings)
     return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()
@@ -336,3 +336,11 @@ def _warnings(events: EventTrace, traces: list[PowerTrace], counted: list[PowerT
         if trace.gap_s > 0
     ]
     return said
+
+
+def _ended_ns(events: EventTrace, steps: Steps) -> Int64:
+    """When each step, and all that began in it, was over: a device may be behind its host."""
+    step = step_of_event(events, steps)
+    ended_ns: Int64 = steps.end_ns.copy()
+    np.maximum.at(ended_ns, step[step != NO_STEP], events.end_ns[step != NO_STEP])
+    return ended_ns

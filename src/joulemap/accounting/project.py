@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.traces import Float64, Steps
+from joulemap.traces import Float64, Int64, Steps
 from joulemap.units import NS_PER_S, fmt_seconds
 
 NEAR, FEWEST = 3, 10
 """Steps on each side of a traced one that tell how long it would have taken, and of how many it is asked."""
-SLOW = 2.0
-"""Steps that take so many times as long as they mostly do, do something else; by less a busy host varies."""
+UNLIKE = 2.0
+"""Steps that take so many times as long as others do something else; by less a busy host varies."""
+_OFF = "what is projected from these may be off. joulemap run --steps traces others."
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +99,10 @@ def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, NDAr
     return extra, left
 
 
-def warming_up(steps: Steps) -> list[str]:
-    """What to say where steps were traced while their kind took much longer than it mostly does. Traced ones
-    are slower than they would be, so those before and after them tell. (Shorter ones tell nothing: a host is
-    ahead of its devices for a while.)"""
+def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
+    """What to say where traced steps are unlike those that they stand for: these were slow then, while the
+    program warmed up, or are of several kinds, of which the long ones were not traced. ``ended_ns`` is when
+    all that began in each step was over."""
     said = []
     for code in np.unique(steps.label.codes[steps.traced]).tolist():
         alike = steps.label.codes == code
@@ -109,15 +110,22 @@ def warming_up(steps: Steps) -> list[str]:
         if len(others) < FEWEST:
             continue
         lasted_s = (steps.end_ns - steps.start_ns)[others] / NS_PER_S
-        next_one = np.searchsorted(others, traced)[:, None]
-        before, after = next_one - 1 - np.arange(NEAR), next_one + np.arange(NEAR)
-        sides = (one[(one >= 0) & (one < len(others))] for one in (before, after))
-        here_s = min(float(np.median(lasted_s[side])) for side in sides if len(side))
-        mostly_s = float(np.median(lasted_s))
-        if here_s > SLOW * mostly_s:
-            said.append(
-                f"Steps of {steps.label.words[code]} took {fmt_seconds(here_s)} when they were traced, and "
-                f"mostly {fmt_seconds(mostly_s)}: what is projected from these may be off. "
-                "joulemap run --steps traces others."
-            )
+        near_s, usual_s = _near_s(lasted_s, np.searchsorted(others, traced)), float(np.median(lasted_s))
+        took_s, mean_s = float((ended_ns - steps.start_ns)[traced].max()) / NS_PER_S, float(lasted_s.mean())
+        name = steps.label.words[code]
+        if mean_s > UNLIKE * took_s:
+            took = f"Steps of {name} that were traced took {fmt_seconds(took_s)} at most, and all of them "
+            said.append(f"{took}{fmt_seconds(mean_s)} on the mean: {_OFF}")
+        elif near_s > UNLIKE * usual_s:
+            took = f"Steps of {name} took {fmt_seconds(near_s)} when they were traced, and mostly "
+            said.append(f"{took}{fmt_seconds(usual_s)}: {_OFF}")
     return said
+
+
+def _near_s(lasted_s: Float64, following: Int64) -> float:
+    """How long traced steps, which are slower, would have taken: as a few before them do, or after them,
+    whichever are shorter."""
+    next_one = following[:, None]
+    before, after = next_one - 1 - np.arange(NEAR), next_one + np.arange(NEAR)
+    sides = (one[(one >= 0) & (one < len(lasted_s))] for one in (before, after))
+    return min(float(np.median(lasted_s[side])) for side in sides if len(side))

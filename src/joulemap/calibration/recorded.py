@@ -48,6 +48,11 @@ class Calibrated:
         if self.closure is not None:
             share = fmt_share(self.closure)
             said.append(f"Closure: costs and waiting add up to {share} of what was {self.provenance}.")
+        if not self.weights.looked:
+            said.append(
+                "Nobody has looked which operands are in a cache: costs of small operations may be off by a "
+                "quarter and more. On a GPU joulemap run --calibrate looks."
+            )
         return said
 
     def warnings(self) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import TRANSFER_RMS
-from joulemap.calibration.operation import Place, on_device, own_seconds
+from joulemap.calibration.operation import Operation, Place, on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.program import leaf
 from joulemap.traces import PHASES, EventTrace, Float64
@@ -27,6 +27,10 @@ TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
 LEAST_REST = 0.5
 """What has no cost draws at least so much of what the others do, and at most twice as much."""
+UNSEEN_RMS, LARGE = 0.25, 50_000_000
+"""How far a cost is off where nobody looked which operands the program has in a cache: in replays then none
+is. On an H200 five of eight operations took 18 to 64 % more like that. And the elements from which on that is
+no matter, since no cache holds them."""
 MOSTLY = 0.5
 """Where less than this share of a place's time has a cost, it is apportioned rather than calibrated."""
 
@@ -36,7 +40,7 @@ class Weights:
     """Of every event, in watts, and how far off each may be (relative, as an rms; NaN: not calibrated).
 
     ``covered`` is the share of the device's busy time that is calibrated; ``known_j`` and ``unknown_j`` are
-    what the costs say the traced work took.
+    what the costs say the traced work took; and whether anybody has ``looked`` into the program's cache.
     """
 
     watts: Float64
@@ -44,6 +48,7 @@ class Weights:
     covered: float
     known_j: float
     unknown_j: float
+    looked: bool = True
 
 
 def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, rest: float = 1.0) -> Weights:
@@ -59,7 +64,7 @@ def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, r
         rows &= events.phase.codes == PHASES.index(place.phase)
         part = known.seconds / place.busy_s
         watts[rows], share[rows] = known.energy_j / known.seconds, part
-        rms[rows] = np.hypot(part * np.hypot(known.rms, TRANSFER_RMS), (1 - part) * BY_TIME_RMS)
+        rms[rows] = np.hypot(part * np.hypot(known.rms, known.transfer_rms), (1 - part) * BY_TIME_RMS)
     known_s, all_s = float((share * seconds).sum()), float(seconds[chosen].sum())
     if not known_s:
         raise InputError(
@@ -71,7 +76,7 @@ def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, r
     unknown_j = float((like_w * (1 - share) * seconds)[chosen].sum())
     mixed = np.nan_to_num(watts) * share + like_w * (1 - share)
     rms[share < MOSTLY] = np.nan
-    return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j)
+    return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j, _looked(here))
 
 
 def _likely_w(names: Sequence[str], parts: Sequence[tuple[Place, Known]]) -> Float64:
@@ -100,23 +105,36 @@ def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
 
 def known_parts(here: Sequence[Place], calibration: Calibration) -> Iterator[tuple[Place, Known]]:
     """The places of which something has a cost, with that."""
+    looked = _looked(here)
     for place in here:
-        known = _known(place, calibration)
+        known = _known(place, calibration, looked)
         if known is not None:
             yield place, known
 
 
+def _looked(here: Sequence[Place]) -> bool:
+    """Whether anybody has looked which operands are in a cache."""
+    return any(operation.cold for place in here for operation in place.calls)
+
+
+def _transfer_rms(operation: Operation, looked: bool) -> float:
+    """How far a cost by itself is from the cost in the program."""
+    return TRANSFER_RMS if looked or operation.elements >= LARGE else UNSEEN_RMS
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of a place's busy time, the part whose cost is known: what that takes here, and by itself."""
+    """Of a place's busy time, the part whose cost is known: what that takes here, and by itself; and how far
+    off that may be, for what replays vary by and for what they do not have."""
 
     energy_j: float
     alone_j: float
     seconds: float
     rms: float
+    transfer_rms: float
 
 
-def _known(place: Place, calibration: Calibration) -> Known | None:
+def _known(place: Place, calibration: Calibration, looked: bool) -> Known | None:
     """What the calls of a place with a known cost took; None where there are none. Where others have none,
     theirs is the time that is left when the known ones have taken what they take by themselves."""
     costs = calibration.costs
@@ -132,4 +150,5 @@ def _known(place: Place, calibration: Calibration) -> Known | None:
     had_s = seconds if place.share_s is None else place.share_s * seconds / place.busy_s
     longer_s = had_s - min(max(had_s, min(alone_s, scaled_s)), max(alone_s, scaled_s))
     here_j = max(alone_j + calibration.idle_w * longer_s, calibration.idle_w * had_s)
-    return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()))
+    transfer_rms = max(_transfer_rms(one, looked) for one in each)
+    return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()), transfer_rms)

@@ -7,7 +7,7 @@
   (one for the embeddings, one for the rest) end one step together. Those with forward passes in between (the
   two of a GAN) end steps of different kinds: ``train`` and ``train 2``.
 - An outermost call without gradients, or of a module in evaluation mode, outside of a training step is a
-  step of ``inference``.
+  step of ``inference``, and of ``inference 2`` where it is another model's (``kinds``).
 - A program that calls no module between two steps of its optimizer has steps from end to end; so has one
   whose modules are called by other threads than the one in which its optimizer steps.
 """
@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
+from joulemap.frameworks.torch.kinds import INFERENCE, InferenceKinds, is_inference
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
 
 Result = TypeVar("Result")
 
-TRAIN, INFERENCE = "train", "inference"
+TRAIN = "train"
 _NONE, _PENDING = "", "pending"
 _FORWARDS = 64
 """A training step has at most so many outermost calls, until one was seen to have more: a program that has
@@ -36,11 +37,12 @@ gradients on and never uses them makes no steps of training."""
 
 
 class _Thread(threading.local):
-    """What one thread is in: no step, one that may become something, training or inference; the ``first``
-    optimizer that has stepped in it, and the ``last`` one of all."""
+    """What one thread is in: no step, one that may become something, training or inference, and which kind of
+    that; the ``first`` optimizer that has stepped in it, and the ``last`` one of all."""
 
     def __init__(self) -> None:
         self.state = _NONE
+        self.inference = INFERENCE
         self.calls = 0
         self.fed_by: int | None = None
         self.loader: Callable[[], Any] | None = None
@@ -63,6 +65,7 @@ class StepFinder:
         self._called: Callable[[], Any] = _nobody
         self._optimizer: Callable[[], Any] = _nobody
         self._noted = TRAIN
+        self._kinds = InferenceKinds()
         self._fed_by: int | None = None
         self._fed_from: Callable[[], Any] = _nobody
         self._watch, self._settle = watch, settle
@@ -98,6 +101,7 @@ class StepFinder:
                 return
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
+        thread.inference = self._kinds.label(module) if kind == INFERENCE else INFERENCE
         self._open(kind)
 
     def _is_apart(self) -> bool:
@@ -115,13 +119,13 @@ class StepFinder:
     def call_ends(self) -> None:
         """That call has returned, or failed."""
         if self._thread.state == INFERENCE:
-            self._close(INFERENCE, done=False)
+            self._close(self._thread.inference, done=False)
 
     def expect_inference(self, module: Any) -> None:
         """The step that has begun with its call may be followed by others like it."""
         self.alike, self.learns = id(module), False
-        self.notes = self._notes_inference
-        self.quick.expect(module, INFERENCE)
+        self.notes, self._noted = self._notes_inference, self._kinds.label(module)
+        self.quick.expect(module, self._noted)
 
     def expect_nothing(self) -> None:
         """What comes next may be anything."""
@@ -138,9 +142,9 @@ class StepFinder:
 
     def _notes_inference(self) -> bool:
         """A call is a step of inference like the one before it; False where that is not so sure."""
-        if not self._begun(self._watch.steps.noted, INFERENCE):
+        if not self._begun(self._watch.steps.noted, self._noted):
             return False
-        self._thread.state = INFERENCE
+        self._thread.state, self._thread.inference = INFERENCE, self._noted
         return True
 
     def noted_inference_ends(self) -> None:
@@ -262,7 +266,7 @@ class StepFinder:
     def _here(self) -> _Thread:
         """What this thread is in. A step of training that was only noted is one like all others from here."""
         thread, begun, steps = self._thread, self.quick.here(), self._watch.steps
-        if begun is not None and begun[2] != INFERENCE and isinstance(steps, LaneKeeper):
+        if begun is not None and not is_inference(begun[2]) and isinstance(steps, LaneKeeper):
             if self.quick.pending is not None:
                 thread.state, (thread.loader, thread.fed_by) = _PENDING, self.quick.pending
                 self.quick.pending = None
@@ -284,7 +288,7 @@ class StepFinder:
 
     def _open(self, kind: str) -> None:
         thread, steps = self._thread, self._watch.steps
-        label = INFERENCE if kind == INFERENCE else self._expected(thread.last)
+        label = thread.inference if kind == INFERENCE else self._expected(thread.last)
         if thread.fed_by is not None:
             self._feeds[thread.fed_by], thread.fed_by = label, None
         if thread.state == _PENDING:

@@ -1,0 +1,57 @@
+"""Kinds of inference: by the model that is called, since what one does says nothing of another."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+INFERENCE = "inference"
+MOST = 8
+"""Kinds that are told apart; all that come later are of the last one. Each takes a session of its own."""
+_REMEMBERED = 1000
+
+
+def is_inference(label: str) -> bool:
+    """Whether steps of this label are of inference."""
+    return label.startswith(INFERENCE)
+
+
+class InferenceKinds:
+    """``inference`` for the first model, ``inference 2`` for the next. Models of one class that are as large
+    are of one kind: the layers that a program calls by itself, or one that is made anew for every call."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._kinds: dict[tuple[str, int], str] = {}
+
+    def label(self, module: Any) -> str:
+        """Of a step that is a call of this module."""
+        known, label = self._labels.get(id(module), (_nobody, ""))
+        if known() is module:
+            return label
+        kind = f"{type(module).__module__}.{type(module).__qualname__}", _size(module)
+        label = self._kinds.get(kind) or self._next()
+        self._kinds[kind] = label
+        if len(self._labels) >= _REMEMBERED:
+            self._labels.clear()
+        self._labels[id(module)] = weakref.ref(module), label
+        return label
+
+    def _next(self) -> str:
+        number = min(len(set(self._kinds.values())) + 1, MOST)
+        return INFERENCE if number == 1 else f"{INFERENCE} {number}"
+
+
+def _size(module: Any) -> int:
+    """How many numbers its parameters are; those that have no shape yet count as none. While a call is traced
+    into a graph, to ask for shapes would be a part of that."""
+    from torch._C import _get_tracing_state
+    from torch.nn.parameter import is_lazy
+
+    if _get_tracing_state() is not None:
+        return 0
+    return sum(one.numel() for one in module.parameters() if not is_lazy(one))
+
+
+def _nobody() -> None:
+    """In the place of a module that is not known."""
