@@ -28,6 +28,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 
 PROGRAM = """
 import torch
+torch.set_num_threads(1)
 torch.set_float32_matmul_precision("high")
 torch.backends.cuda.enable_flash_sdp(False)
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
@@ -73,6 +74,7 @@ def test_a_program_is_calibrated_when_it_has_run(
     chosen = recording.info.extra["flags"]
     assert (chosen["cuda.matmul.fp32_precision"], chosen["cuda.flash_sdp"]) == ("tf32", False)
     assert chosen["autocast"] == {"cpu": "bfloat16"}
+    assert chosen["threads"] == 1
     [known] = Book(folder / "joulemap").all_of(recording.info.host["machine"]).values()
     assert len(known.costs) >= 1
     assert all(cost.energy_j > cost.half_j and 1 <= cost.passes <= 2 for cost in known.costs.values())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -122,6 +125,7 @@ def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> Non
     assert {"cudnn.benchmark", "cuda.math_sdp", "deterministic"} <= set(before)
     other = {name: not value for name, value in before.items() if isinstance(value, bool)}
     other |= {name: "ieee" for name in before if name.endswith("fp32_precision")}
+    other |= {flags.THREADS: before[flags.THREADS] + 1}
     try:
         list(replays({**plan, "flags": {**other, "autocast": {"cuda": "bfloat16"}, "cuda.unheard_of": 1}}))
         assert flags.current() == other
@@ -131,6 +135,35 @@ def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> Non
     assert flags.current() == before
     with torch.autocast("cpu", torch.bfloat16):
         assert flags.autocast() == {"cpu": "bfloat16"}
+
+
+def test_threads_of_a_cpu_are_set_for_operations_on_it_alone() -> None:
+    before = torch.get_num_threads()
+    try:
+        flags.put({flags.THREADS: before + 1}, "cuda")
+        assert torch.get_num_threads() == before
+        list(replays({**PLAN, "shares": [], "flags": {flags.THREADS: before + 2}}))
+        assert torch.get_num_threads() == before + 2
+        list(replays({**PLAN, "shares": []}))  # of a recording that does not say
+        assert torch.get_num_threads() == before + 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_replays_that_are_interrupted_say_nothing(tmp_path: Path) -> None:
+    """Who has started them does."""
+    plan, result, held = (tmp_path / name for name in ("plan.json", "result.jsonl", "held"))
+    held.write_bytes(b"")
+    told = {**PLAN, "shares": [[SQUARE.key, 0.5], [SQUARE.key, 0.4]], "values": [], "held": str(held)}
+    plan.write_text(json.dumps({**told, "seconds": 2.0}))
+    words = [sys.executable, "-m", "joulemap.frameworks.torch.replay", str(plan), str(result)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        until_s = time.monotonic() + 60
+        while not (result.exists() and result.read_text()) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=60)
+    assert (running.returncode, said) == (-signal.SIGINT, "")
 
 
 def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_path: Path) -> None:

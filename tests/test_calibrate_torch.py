@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
+from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
 
@@ -212,6 +213,90 @@ def test_what_is_done_over_and_over_stays_a_number() -> None:
     for _ in range(50):
         operation()
     assert bool(operation.args[0][0].isfinite().all())
+
+
+ROW = '["float", "float"]'
+PRODUCTS = [
+    Operation("mul_", "[[9], [9]]", "[[1], [1]]", ROW, "[null, null]"),
+    Operation("mul_", "[[9], [9]]", "[[1], [1]]", ROW, "[null, null]", "0="),
+    Operation("div_", "[[4, 9], [4, 9]]", "[[9, 1], [0, 1]]", ROW, "[null, null]"),
+    Operation("mul_", "[[9], []]", "[[1], []]", '["long int", "Scalar"]', "[null, 3]"),
+    Operation("_foreach_mul_", "[[[9], [8]], []]", "[[[1], [1]], []]", f'[{ROW}, "float"]', "[null, null]"),
+    Operation(
+        "_foreach_mul_",
+        "[[[9], [8]], [[9], [8]]]",
+        "[[[1], [1]], [[1], [1]]]",
+        f"[{ROW}, {ROW}]",
+        "[null, null]",
+    ),
+    Operation(
+        "_foreach_div_",
+        "[[[9], [8]], []]",
+        "[[[1], [1]], []]",
+        f'[{ROW}, "ScalarList"]',
+        "[null, [9.0, 2.0]]",
+    ),
+]
+
+
+@pytest.mark.parametrize("one", PRODUCTS, ids=lambda one: f"{one.op} {one.types} {one.cold}")
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_multiplied_in_place_stays_what_it_was(one: Operation, held: bool) -> None:
+    """By numbers or tensors, one or many; in replays with a program's values, too, which factors do not hold.
+    What is multiplied by itself is one in any case."""
+    piece = torch.tensor([0.5, 3.0]).numpy().tobytes()
+    [call] = Replayer(Call.of(one.key), torch.device("cpu"), [piece] * 4 if held else ()).copies[:1]
+    made: Any = call
+    into, factors = tensors_in(made.args[0]), tensors_in(made.args[1:])
+    before = [each.clone() for each in into]
+    for _ in range(2000):
+        made()
+    assert all(torch.equal(each, was) for each, was in zip(into, before, strict=True))
+    assert all(bool((each == 1).all()) for each in factors)
+    if held and one.cold != "0=" and into[0].is_floating_point():
+        assert into[-1].flatten()[:3].tolist() == [0.5, 3.0, 0.5]
+
+
+def test_operations_of_a_program_s_own_are_not_taken_for_aten_s(tmp_path: Path) -> None:
+    """They keep their namespace where they are built again, and only there."""
+    library = torch.library.Library("joulemap_tests", "DEF")
+    library.define("relu(Tensor x) -> Tensor")
+    library.impl("relu", lambda x: x @ x, "CPU")
+    model = torch.nn.Linear(4, 4)
+    with attached(tmp_path) as (adapter, _), session(adapter, tmp_path):
+        torch.ops.joulemap_tests.relu(model(torch.rand(4, 4))).relu()
+    trace = read_raw(tmp_path)
+    rows = {row.op: asdict(row) for row in trace.signatures}
+    assert {"joulemap_tests::relu", "relu", "addmm"} <= set(rows)
+    assert rows["joulemap_tests::relu"]["name"].endswith("/relu")
+    assert "relu" in set(trace.events.op)
+    assert "joulemap_tests::relu" not in set(trace.events.op)
+    here = Operation.of(rows["joulemap_tests::relu"])
+    assert str(rebuilt(Call.of(here.key), torch.device("cpu")).func) == "joulemap_tests.relu.default"
+    library._destroy()
+    gone = Call.of(replace(here, op="mine::relu").key)
+    with pytest.raises(
+        NotRebuilt, match=r"^torch has no operation mine::relu here: it is the program's own$"
+    ):
+        rebuilt(gone, torch.device("cpu"))
+
+
+def test_what_needs_other_processes_is_not_built_again() -> None:
+    alone = Operation("_c10d_functional::wait_tensor", "[[4]]", "[[1]]", '["float"]', "[null]")
+    with pytest.raises(NotRebuilt, match="several processes"):
+        rebuilt(Call.of(alone.key), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("with_end", [False, True])
+@pytest.mark.parametrize("op", ["aten::_embedding_bag", "_embedding_bag_forward_only"])
+def test_bags_of_indices_begin_one_after_the_other(op: str, with_end: bool) -> None:
+    types = ["float", "long int", "long int", *["Scalar"] * 3, "", "Scalar", "Scalar"]
+    scalars = [None, None, None, False, 0, False, None, with_end, -1]
+    shapes, strides = [[50, 8], [20], [5], *[[]] * 6], [[8, 1], [1], [1], *[[]] * 6]
+    one = Operation(op, *map(json.dumps, (shapes, strides, types, scalars)))
+    call = rebuilt(Call.of(one.key), torch.device("cpu"))
+    assert call.args[2].tolist() == ([0, 5, 10, 15, 20] if with_end else [0, 4, 8, 12, 16])
+    assert call()[0].shape == (4 if with_end else 5, 8)
 
 
 def test_what_was_the_same_is_read_once() -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from joulemap.accounting import attribute
 from joulemap.accounting.rows import BY_TIME_RMS
-from joulemap.calibrating import understood
+from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
@@ -23,7 +23,7 @@ from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.recorder.host import gpu_driver
-from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace
 
 from .calibrated_recordings import called
@@ -59,6 +59,38 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
     )
     assert costs(replays[2:], power)["once"].rms == pytest.approx(UNKNOWN_RMS)
     assert Cost.from_json(json.loads(json.dumps(found["mm"].to_json()))) == found["mm"]
+
+
+@pytest.mark.parametrize("others", [1, 3, 8])
+def test_one_disturbed_operation_does_not_make_all_others_unsure(others: int):
+    """It has its own spread, by which it cannot be told from nothing; the others know what they know."""
+    power = counter(*[100] * 10 * 4)
+    calm = [
+        Replay(f"calm {one}", turn * S, (turn + 1) * S, many)
+        for one in range(others)
+        for turn, many in enumerate((1000, 1010))
+    ]
+    wild = [Replay("wild", 2 * S, 3 * S, 1000), Replay("wild", 3 * S, 4 * S, 100)]
+    found = costs([*calm, *wild, Replay("once", 0, S, 1000)], power)
+    assert not found["wild"].is_clear
+    assert all(cost.is_clear and cost.rms < 0.05 for key, cost in found.items() if key != "wild")
+    alone = costs(calm, power)
+    assert found["calm 0"].rms > alone["calm 0"].rms  # it happened, and may have happened to these
+    assert costs([*wild, Replay("once", 0, S, 1000)], power)["once"].rms > 2 * UNKNOWN_RMS
+
+
+@pytest.mark.parametrize("rms", [0.005, 0.02, 0.2])
+def test_spread_that_all_have_is_found(rms: float):
+    """However much it is: nothing of it counts as a disturbance."""
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(40):
+        joules = 1 + rms * random.standard_normal((20, 2))
+        power = PowerTrace(GPU, np.arange(41) * S, joules.ravel())
+        spans = [(each // 2, each * S - S // 4, (each + 1) * S) for each in range(40)]
+        replays = [Replay(str(op), start, end, 1) for op, start, end in spans]
+        found.append(costs(replays, power)["0"].rms * np.sqrt(2))
+    assert np.mean(found) == pytest.approx(np.sqrt((20 * rms**2 + ASSUMED * UNKNOWN_RMS**2) / 22), rel=0.1)
 
 
 def test_executions_count_where_the_meter_saw_them():
@@ -217,6 +249,31 @@ def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path
     book.path.write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         book.find(shelf)
+
+
+def test_threads_of_a_cpu_keep_its_costs_apart_and_not_a_gpu_s(tmp_path: Path):
+    def key(device: str, **flags: Any) -> str:
+        path = tmp_path / f"{device} {flags}"
+        with RecordingWriter.create(path, RecordingInfo(extra={"flags": {"deterministic": True, **flags}})):
+            pass
+        return _shelf(Recording.open(path), replace(counter(100), domain=Domain(device, device))).key
+
+    assert len({key("CPU"), key("CPU", threads=1), key("CPU", threads=8)}) == 3
+    assert len({key("GPU:0"), key("GPU:0", threads=1), key("GPU:0", threads=8)}) == 1
+
+
+def test_why_nothing_is_calibrated_is_said_by_what_most_have():
+    some = [Operation.of(called(op, [8])) for op in ("mm", "add", "mul", "mine::relu")]
+    small = [f"Too small for this meter: {joules} J." for joules in (0, 1, 2)]
+    whys = [*small, "torch has no operation mine::relu here: it is the program's own"]
+    path = Path("r.joulemap")
+    error = nothing_found(Calibration("CPU", 1.0, {}, dict(zip(some, whys, strict=True))), path)
+    assert error.message == "None of 4 operations has a cost, 3 of them for this: Too small for this meter."
+    assert "longer --budget: joulemap calibrate r.joulemap" in error.hint
+    error = nothing_found(Calibration("CPU", 1.0, {}, {some[-1]: whys[-1]}), path)
+    assert "1 of them for this: torch has no operation mine::relu here" in error.message
+    assert "--budget" not in error.hint
+    assert "No operation was replayed" in nothing_found(Calibration("CPU", 1.0, {}), path).message
 
 
 def test_gpus_are_calibrated_first_and_what_never_changes_last() -> None:

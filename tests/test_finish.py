@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import joulemap
-from joulemap.recorder.finish import TOO_SOON, finish
+from joulemap.recorder.finish import TOO_SOON, _compiled_ns, finish
 from joulemap.recorder.journal import Journal
-from joulemap.recorder.steps import COMPILED, UNTRACED
+from joulemap.recorder.steps import COMPILED, TRACED, UNTRACED
+from joulemap.recorder.story import Story
 from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
 
@@ -53,3 +54,15 @@ def test_what_tracing_took_is_said_where_it_was_not_allowed(
 ) -> None:
     found = warnings(tmp_path, share=share)
     assert [warning.split(",")[0] for warning in found] == said
+
+
+def test_steps_that_compiled_are_told_on_the_clock_of_their_session() -> None:
+    """Which somebody may have set meanwhile; those that were not traced are in no trace."""
+
+    def session(opened_ns: int, closed_ns: int, ahead_ns: int) -> dict[str, int]:
+        return {"opened_ns": opened_ns, "closed_ns": closed_ns, "clock_ahead_ns": ahead_ns}
+
+    steps = [(0, 10, "train", COMPILED), (20, 30, "train", TRACED), (30, 40, "train", COMPILED)]
+    story = Story(steps=[*steps, (60, 70, "train", COMPILED)])
+    story.sessions = [session(15, 45, 7), session(55, 75, 2_000 * MS)]
+    assert _compiled_ns(story) == [(30, 40), (60 + 2_000 * MS, 70 + 2_000 * MS)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulemap.frameworks.kineto_names import kernel, operation
+from joulemap.frameworks.kineto_names import foreign, kernel, operation
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,21 @@ from joulemap.frameworks.kineto_names import kernel, operation
 )
 def test_short_names_of_operations(name, short):
     assert operation(name) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("aten::relu", ""),
+        ("mine::relu", "mine::relu"),
+        ("mkldnn::_linear_pointwise", "mkldnn::_linear_pointwise"),
+        ("relu", ""),
+        ("torch::autograd::AccumulateGrad", ""),
+        ("autograd::engine::evaluate_function: mine::Relu", ""),
+    ],
+)
+def test_only_operations_outside_of_aten_keep_their_namespace(name, called):
+    assert foreign(name) == called
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from joulemap.calibration.book import Calibration
+from joulemap.calibration.cost import Cost
+from joulemap.calibration.operation import Operation
 from joulemap.commands import run as command_run
 from joulemap.commands.calibrate import buying
 from joulemap.errors import InputError
@@ -47,6 +51,23 @@ def test_a_bug_in_the_calibration_is_only_said(
     monkeypatch.setattr("joulemap.api.load", lambda _: 1 / 0)
     assert command_run._calibrated(Ran(tmp_path, 0, 1.0), 5.0, quiet=True) == "exact"
     assert "Nothing is calibrated: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_where_no_operation_has_a_cost_energy_is_shared_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = Operation("mine::relu", "[[8]]", "", '["float"]', "")
+    found = Calibration("CPU", 1.0, {}, {one: "torch has no operation mine::relu here"})
+    monkeypatch.setattr("joulemap.api.load", lambda _: None)
+    monkeypatch.setattr("joulemap.calibrating.calibrate", lambda *_: found)
+    assert command_run._calibrated(Ran(tmp_path / "r", 0, 1.0), 5.0, quiet=True) == "exact"
+    said = capsys.readouterr().err
+    assert "Nothing is calibrated. None of 1 operations has a cost" in said
+    assert "torch has no operation mine::relu here" in said
+    assert f"joulemap calibrate {tmp_path / 'r'}" in said
+    known = replace(found, costs={one: Cost(1.0, 1.0, 0.01, 2)})
+    monkeypatch.setattr("joulemap.calibrating.calibrate", lambda *_: known)
+    assert command_run._calibrated(Ran(tmp_path / "r", 0, 1.0), 5.0, quiet=True) == "calibrated"
 
 
 @pytest.mark.parametrize("with_calls", [True, False])

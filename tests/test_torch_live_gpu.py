@@ -106,6 +106,22 @@ def test_kernels_belong_to_what_launched_them(tmp_path: Path) -> None:
     }
 
 
+def test_what_is_launched_while_something_is_compiled_is_compilation(tmp_path: Path) -> None:
+    """The GPU may still be at what was called before, and does later what is called meanwhile."""
+    write_events(STEP, tmp_path, ["", "Net"])
+    begin_ns, end_ns = (Event("", "", at, 0).start_ns() for at in (200, 500))
+    events = read_raw(tmp_path, None, [(begin_ns, end_ns)]).events
+    found = sorted(zip(events.start_ns - begin_ns + 200, events.name, events.device, strict=True))
+    assert [one for one in found if one[2] != "CPU"] == [
+        (40, "input pipeline/Memcpy HtoD", "GPU:0"),
+        (300, "encoder/addmm", "GPU:1"),
+        (360, "(compilation)", "GPU:0"),
+        (420, "(compilation)", "GPU:0"),
+        (700, "head/vectorized_layer_norm_kernel", "GPU:0"),
+    ]
+    assert all(begins < 200 or begins >= 500 for begins, _, device in found if device == "CPU")
+
+
 def test_copies_to_a_gpu_feed_it_on_both_sides(tmp_path: Path) -> None:
     """Outside of modules; and what has the GPU compute as well, such as another type, is no copy alone."""
     copies = [

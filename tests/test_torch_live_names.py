@@ -228,6 +228,58 @@ def test_gradient_hooks_belong_to_the_layer(tmp_path: Path) -> None:
     assert ("exp", "backward") in found["head"]
 
 
+def test_hooks_of_a_gradient_belong_to_the_layer_whose_result_it_is_of(tmp_path: Path) -> None:
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    second.weight.register_hook(torch.exp)
+
+    def forward(x: Any) -> Any:
+        x = first(x)
+        x.register_hook(torch.tanh)
+        return second(x)
+
+    model = torch.nn.Module()
+    model.first, model.second, model.forward = first, second, forward
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)).sum().backward())
+    assert ("tanh", "backward") in found["first"]
+    assert ("AddmmBackward0", "backward") in found["first"]
+    assert ("exp", "backward") in found["second"]
+    assert ("tanh", "backward") not in found["second"]
+
+
+def test_a_step_without_modules_has_the_same_names_whatever_follows(tmp_path: Path) -> None:
+    """There is nothing to tell a loss from where nothing is known of the model."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(call: Any) -> None:
+        call(torch.randn(2, 4)).exp().sum().backward()
+        optimizer.step()
+
+    def both() -> None:
+        step(model.forward)
+        step(model)
+
+    found = traced(tmp_path, both)
+    assert {("addmm", "forward"), ("exp", "forward"), ("mm", "backward")} <= found["(unnamed)"]
+    assert ("exp", "forward") in found["loss"]
+    assert ("ExpBackward0", "backward") in found["loss"]
+    assert not any(operation in ("addmm", "mm") for operation, _ in found["loss"])
+
+
+def test_a_loss_may_come_after_the_step_of_another_optimizer(tmp_path: Path) -> None:
+    """Actor and critic: both are called, then one learns, then the other."""
+    models = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+
+    def step() -> None:
+        results = [model(torch.randn(2, 4)) for model in models]
+        for result, optimizer in zip(results, optimizers, strict=True):
+            result.exp().sum().backward()
+            optimizer.step()
+
+    assert ("exp", "forward") not in traced(tmp_path, step).get("(unnamed)", ())
+
+
 def test_wrappers_are_no_part_of_the_path(tmp_path: Path) -> None:
     model = torch.nn.DataParallel(torch.compile(Net(), backend="eager"))
     model(torch.randn(2, 4))

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from joulemap.frameworks.imported import ImportedTrace
 from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
 from joulemap.recording import Recording
-from joulemap.traces import PowerTrace
+from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating.easing import EASED
 from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, Wanted, times
 from joulemap.validating.referee import Referee
@@ -168,6 +169,16 @@ def test_a_referee_knows_how_much_of_a_step_a_gpu_works(tmp_path: Path) -> None:
         referee._device = "GPU:0"
         assert referee.busy == pytest.approx(20 / step_ms)
         assert referee.waits == waits
+
+
+def test_a_referee_without_targets_says_how_much_they_were_to_take(tmp_path: Path) -> None:
+    recorded(tmp_path / "r.joulemap", FACTS)
+    none = np.zeros(0, np.int64)
+    events = EventTrace.from_columns(name="", device="CPU", start_ns=none, end_ns=none, lane="")
+    steps = Steps.from_columns(start_ns=none, end_ns=none)
+    referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(least_share=0.05), print)
+    referee._choose(ImportedTrace(events, steps, None, "torch"))
+    assert referee.problem == "no device with a meter ran an operation that takes 5.0 % of its time"
 
 
 def test_a_gpu_waits_when_its_host_gets_slower(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_operands_are_told_as_the_profiler_tells_them() -> None:
         ("native_dropout", "random"),
         ("linear", "made of other operations"),
         ("no_such_thing", "no operation"),
+        ("mine::no_such_thing", "no operation"),
     ],
 )
 def test_what_must_not_be_executed_again_is_refused_with_the_reason(op: str, why: str) -> None:
@@ -110,6 +111,17 @@ def test_what_must_not_be_executed_again_is_refused_with_the_reason(op: str, why
     made = repeating({op: everything(3)})
     made.install()
     assert why in made.refused[3]
+
+
+def test_what_is_not_one_of_aten_s_is_executed_once() -> None:
+    """Its schema says that it is pure, but nobody knows what else it does."""
+    library = torch.library.Library("joulemap_repeated", "DEF")
+    library.define("relu(Tensor x) -> Tensor")
+    library.impl("relu", torch.neg, "CPU")
+    made = repeating({"joulemap_repeated::relu": everything(3)})
+    made.install()
+    assert "not one of aten's" in made.refused[3]
+    library._destroy()
 
 
 def test_further_executions_leave_running_statistics_alone() -> None:

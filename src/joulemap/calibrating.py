@@ -6,9 +6,11 @@ the recording, and into the user's cache for the recordings to come.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ _NOT_REPLAYED = {
 _AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values of all"
 """Costs of GPUs that were kept before each had its own law of clocks are not found any more; and where a
 recording has what operands held, those of made-up values, or of others, are not."""
+_TOO_SMALL, _NO_UPDATE = "Too small for this meter", "The meter did not update while it ran."
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -173,8 +176,24 @@ def _eased(line: Mapping[str, Any]) -> Eased:
 
 def _unclear(cost: Cost | None) -> str:
     if cost is None:
-        return "The meter did not update while it ran."
-    return f"Too small for this meter: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
+        return _NO_UPDATE
+    return f"{_TOO_SMALL}: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
+
+
+def nothing_found(found: Calibration, path: Path) -> InputError:
+    """Why no operation has a cost, by the reason that most of them have, and what to do."""
+    reasons = Counter(_TOO_SMALL if why.startswith(_TOO_SMALL) else why for why in found.skipped.values())
+    if not reasons:
+        return InputError("No operation was replayed.", f"joulemap calibrate {path} tries again.")
+    [(why, many)] = reasons.most_common(1)
+    if why in (_TOO_SMALL, _NO_UPDATE):
+        hint = f"Try again while nothing else runs, with a longer --budget: joulemap calibrate {path}"
+    else:
+        hint = f"joulemap calibrate {path} says why of each."
+    return InputError(
+        f"None of {len(found.skipped)} operations has a cost, {many} of them for this: {why.rstrip('.')}.",
+        hint,
+    )
 
 
 def _idle_w(lines: Sequence[Mapping[str, Any]], power: PowerTrace) -> float:
@@ -230,6 +249,8 @@ def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     chosen = dict(recording.info.extra.get(FLAGS, {}))
     which = chosen.pop("gpus", {}).get(_torch_device(power.domain.device), "")
     chosen.pop("autocast", None)
+    if _torch_device(power.domain.device) != "cpu":
+        chosen.pop("threads", None)  # a GPU's costs do not depend on them
     at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
     with_values = _WITH_VALUES if recording.table(VALUES) is not None else ""
     return Shelf(

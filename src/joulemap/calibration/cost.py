@@ -25,6 +25,9 @@ an H200 87 operations of seven programs were off by 2.7 % (rms) when compared wi
 UNKNOWN_RMS, ASSUMED = 0.02, 2
 """The spread that is assumed where nothing was replayed twice, and as how much that counts where something
 was: few passes may happen to agree. Replays on an H200 differ by 0.6 % from pass to pass."""
+FAR = 4.0
+"""So many times as far apart as those of others, the passes of an operation were disturbed, and tell nothing
+of others: where spread is normal, that happens once in ten thousand times."""
 SETTLING_S, LAG_S = 0.15, 0.02
 """The load of a replay is not yet level: one update of a slow counter, and its edge. Where clocks were waited
 for, it is, and the meter knows of it a little later."""
@@ -157,23 +160,50 @@ def costs(replays: Iterable[Replay], power: PowerTrace) -> dict[str, Cost]:
         if seen is not None and many > 0:
             clock_mhz = one.clock_between(seen.begin_ns, seen.end_ns)
             passes.setdefault(one.key, []).append((seen.energy_j / many, seen.seconds / many, clock_mhz))
-    rms = _spread([[joules for joules, *_ in some] for some in passes.values()])
-    return {key: _cost(some, rms) for key, some in passes.items()}
+    spread = _Spread.of([[joules for joules, *_ in some] for some in passes.values()])
+    return {key: _cost(some, spread) for key, some in passes.items()}
 
 
-def _cost(passes: Sequence[tuple[float, float, float]], rms: float) -> Cost:
+def _cost(passes: Sequence[tuple[float, float, float]], spread: _Spread) -> Cost:
     joules, seconds, _ = np.mean(passes, axis=0).tolist()
     clocks = [mhz for *_, mhz in passes if mhz > 0]
     clock_mhz = float(np.mean(clocks)) if clocks else 0.0
+    rms = spread.of_passes([one for one, *_ in passes])
     return Cost(joules, seconds, float(rms / np.sqrt(len(passes))), len(passes), clock_mhz)
 
 
-def _spread(passes: Sequence[Sequence[float]]) -> float:
-    """The relative spread from pass to pass, of all operations together: a few passes of one say little."""
-    squares, freedom = ASSUMED * UNKNOWN_RMS**2, ASSUMED
-    for one in passes:
-        if len(one) > 1 and np.mean(one) > 0:
-            relative = np.asarray(one) / np.mean(one) - 1
-            squares += float(relative @ relative)
-            freedom += len(one) - 1
-    return float(np.sqrt(squares / freedom))
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The relative spread from pass to pass: ``pooled``, that of all operations together, since a few passes
+    of one say little; and ``most``, beyond which an operation has its own."""
+
+    pooled: float
+    most: float
+
+    @classmethod
+    def of(cls, passes: Iterable[Sequence[float]]) -> _Spread:
+        """Of the passes of each operation. One that was disturbed counts as the most that others have."""
+        known = [(_variance(one), len(one) - 1) for one in passes if len(one) > 1 and np.mean(one) > 0]
+        usual = [variance / _median_part(freedom) for variance, freedom in known]
+        usual += [UNKNOWN_RMS**2] * ASSUMED
+        most = FAR**2 * max(float(np.median(usual)), UNKNOWN_RMS**2)
+        squares = sum(min(variance, most) * freedom for variance, freedom in known)
+        freedom = ASSUMED + sum(freedom for _, freedom in known)
+        return cls(float(np.sqrt((ASSUMED * UNKNOWN_RMS**2 + squares) / freedom)), float(np.sqrt(most)))
+
+    def of_passes(self, joules: Sequence[float]) -> float:
+        """That of one operation."""
+        own = float(np.sqrt(_variance(joules))) if len(joules) > 1 and np.mean(joules) > 0 else 0.0
+        return max(own, self.pooled) if own > self.most else self.pooled
+
+
+def _variance(joules: Sequence[float]) -> float:
+    """Relative to the mean."""
+    relative = np.asarray(joules) / np.mean(joules) - 1
+    return float(relative @ relative) / (len(joules) - 1)
+
+
+def _median_part(freedom: int) -> float:
+    """What part of its mean the median of such a variance is, where spread is normal, by Wilson and
+    Hilferty."""
+    return float((1 - 2 / (9 * freedom)) ** 3)

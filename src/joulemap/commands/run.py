@@ -199,7 +199,7 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
     """Replay the operations of a program that has run; by which rule it can be accounted then. Whatever goes
     wrong is only said."""
     from joulemap.api import load
-    from joulemap.calibrating import calibrate
+    from joulemap.calibrating import calibrate, nothing_found
     from joulemap.calibration.book import Book
     from joulemap.commands.calibrate import buying
 
@@ -210,7 +210,9 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
         return "exact"
     try:
         with nullcontext() if quiet else buying() as watching:
-            calibrate(load(ran.path), budget_s, Book(), watching)
+            found = calibrate(load(ran.path), budget_s, Book(), watching)
+        if not found.costs:
+            raise nothing_found(found, ran.path)
     except JoulemapError as error:
         _complain(JoulemapError(f"Nothing is calibrated. {error.message}", error.hint))
         return "exact"

@@ -24,7 +24,7 @@ from joulemap.frameworks.kineto_calls import NONE, Calls
 from joulemap.frameworks.kineto_names import COPY, Paths, Role
 from joulemap.frameworks.kineto_places import feeding
 from joulemap.frameworks.kineto_scopes import OTHER, scopes
-from joulemap.frameworks.nesting import Forest
+from joulemap.frameworks.nesting import NO_PARENT, Forest
 from joulemap.labels import Labels
 from joulemap.program import PROFILER
 from joulemap.traces import PHASES, EventTrace, Int64, Steps
@@ -128,14 +128,15 @@ class Host:
         self.step = self.steps.at(columns.start_ns)
         self.paths = Paths(columns.name)
         thread = np.zeros(len(columns), np.int64) if columns.thread_number is None else columns.thread_number
+        sequence, forward_thread = _of_nodes(columns, role, self.forest)
         self.calls = Calls(
             columns.name,
             role,
             columns.lane.codes.astype(np.int64),
             columns.start_ns,
             thread,
-            columns.sequence,
-            columns.forward_thread,
+            sequence,
+            forward_thread,
         )
         self.scopes = scopes(self.calls, self.forest, self.paths, self.steps)
         self.launch = _launches(kernels, columns, role)
@@ -178,6 +179,19 @@ class Host:
             phase=Labels(self.phase.astype(np.int32), PHASES),
             step=self.step,
         )
+
+
+def _of_nodes(columns: KinetoColumns, role: NDArray[np.int64], forest: Forest) -> tuple[Int64, Int64]:
+    """Sequence numbers and forward threads, the engine's rows having those of the nodes that they evaluate:
+    the profiler tells neither where a hook of the gradient runs before its node."""
+    sequence, forward_thread = columns.sequence.copy(), columns.forward_thread.copy()
+    nodes = np.flatnonzero((role == Role.OP) & (sequence >= 0) & (forward_thread > 0))
+    nodes = nodes[forest.parent[nodes] != NO_PARENT]
+    around = forest.parent[nodes]
+    untold = (role[around] == Role.EVALUATE) & (sequence[around] < 0)
+    sequence[around[untold]] = sequence[nodes[untold]]
+    forward_thread[around[untold]] = forward_thread[nodes[untold]]
+    return sequence, forward_thread
 
 
 def _kernel_events(kernels: KinetoColumns, host: Host) -> EventTrace:

@@ -35,6 +35,7 @@ MODULE_CLASS = "nn.Module: "
 KERNEL_PLACE = "C:"
 """Of ranges of ours around a compiled kernel, with the path below the module that its region is in."""
 _EVALUATE = "autograd::engine::evaluate_function"
+_NOT_ATEN = re.compile(r"(?!aten::)[\w.]+::[\w.]+$")
 _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
@@ -152,6 +153,12 @@ def operation(name: str) -> str:
         name = name.partition(": ")[2] or name
     short = name.rpartition("::")[2] if " " not in name else name
     return (short or name).replace(SEPARATOR, ":")
+
+
+def foreign(name: str) -> str:
+    """``mine::relu`` as it is, since another one may be called ``relu``; nothing for aten's, which needs no
+    namespace, and for what is no operation."""
+    return name if _NOT_ATEN.match(name) else ""
 
 
 def kernel(name: str) -> str:

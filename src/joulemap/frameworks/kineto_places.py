@@ -1,7 +1,8 @@
 """Operations outside every module that can be told nonetheless: by their names, or by when they ran.
 
 - What is differentiated although no module holds it is the loss; an optimizer differentiates nothing itself,
-  so that holds for what its closure does too.
+  so that holds for what its closure does too. Where no module takes part from one step of an optimizer to the
+  next, there is nothing to tell the loss from.
 - What computes norms after the backward pass and before the optimizer's step clips gradients, and so does
   what clamps in place there.
 - Input pipelines, collectives and gradient scaling have names that say so.
@@ -29,19 +30,21 @@ _CLAMP = re.compile(r"aten::(_foreach_)?clamp(_min|_max)?_$")
 """In place: who clamps anything else than gradients then, to look at it, makes a copy."""
 
 
-def places(calls: Calls, forest: Forest, paths: Paths, path: Int64, differentiated: Int64) -> Int64:
+def places(
+    calls: Calls, forest: Forest, paths: Paths, path: Int64, backward: Int64, differentiated: Int64
+) -> Int64:
     """A path for every event that has one of its own by these rules, ``NONE`` for the others.
 
-    ``path`` are the paths that ranges give, ``differentiated`` the rows that have a backward pass.
+    ``path`` are the paths that ranges give, ``backward`` the rows that differentiate ``differentiated``.
     """
     given = np.full(len(path), NONE, np.int64)
     outside = (path == Paths.NOWHERE) & (calls.role == Role.OP)
     above = _outermost_operation(calls, forest)
     top = outside & (above == np.arange(len(path)))
-    if (calls.role == Role.MODULE).any():
-        lost = differentiated[(outside | in_optimizer(calls, paths, path))[differentiated]]
-        given[above[lost]] = paths.code(names.LOSS)
-        given[top & calls.is_named(_LOSS)] = paths.code(names.LOSS)
+    beside = _beside_modules(calls, forest, backward, differentiated)
+    lost = differentiated[(beside & (outside | in_optimizer(calls, paths, path)))[differentiated]]
+    given[above[lost]] = paths.code(names.LOSS)
+    given[beside & top & calls.is_named(_LOSS)] = paths.code(names.LOSS)
     replays = (path == Paths.NOWHERE) & (calls.role == Role.RUNTIME) & calls.is_named(names.GRAPH_LAUNCH)
     given[replays] = paths.code(names.CUDA_GRAPH)
     given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
@@ -80,12 +83,27 @@ def _outermost_operation(calls: Calls, forest: Forest) -> Int64:
     return outermost
 
 
+def _beside_modules(
+    calls: Calls, forest: Forest, backward: Int64, differentiated: Int64
+) -> NDArray[np.bool_]:
+    """The rows before or after which a module was called, or something in one differentiated, since an
+    optimizer began its last step, and until one begins its next."""
+    part = np.searchsorted(_optimizers(calls), calls.start_ns, side="right")
+    in_module = forest.inherit(np.where(calls.role == Role.MODULE, 1, NONE)) == 1
+    taking_part = np.concatenate((np.flatnonzero(in_module), backward[in_module[differentiated]]))
+    return np.asarray(np.isin(part, part[taking_part]))
+
+
+def _optimizers(calls: Calls) -> Int64:
+    """When each step of an optimizer began."""
+    steps = (calls.role == Role.OPTIMIZER) & calls.is_named(names.OPTIMIZER_STEP)
+    return np.sort(calls.start_ns[steps])
+
+
 def _clipping(calls: Calls, free: NDArray[np.bool_]) -> Int64:
     """Of the free rows between a backward pass and the next optimizer step those that clamp, and all of them
     where one is a norm, since gradients are scaled with what comes of it."""
-    optimizers = np.sort(
-        calls.start_ns[(calls.role == Role.OPTIMIZER) & calls.is_named(names.OPTIMIZER_STEP)]
-    )
+    optimizers = _optimizers(calls)
     backward = np.sort(calls.start_ns[calls.is_backward])
     rows = np.flatnonzero(free)
     follows = np.searchsorted(optimizers, calls.start_ns[rows])

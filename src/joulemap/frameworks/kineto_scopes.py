@@ -43,7 +43,7 @@ def scopes(calls: Calls, forest: Forest, paths: Paths, steps: Steps) -> Scopes:
     # Forward operations know their layer now; the backward pass gets its layers from them.
     backward, origin = _differentiated(calls)
     origin, first = _of_first_order(calls, forest, phase, backward, origin)
-    given = places(calls, forest, paths, path, origin[origin != NONE])
+    given = places(calls, forest, paths, path, backward[origin != NONE], origin[origin != NONE])
     inherited = forest.inherit(given)
     unclaimed = (path == Paths.NOWHERE) | in_optimizer(calls, paths, path)
     path = np.where(unclaimed & (inherited != NONE), inherited, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from joulemap.recorder.between import (
     steps_table,
     with_slices_between,
 )
-from joulemap.recorder.journal import TRACED, UNTRACED
+from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED
 from joulemap.recorder.story import Story
 from joulemap.recording import RecordingWriter
 from joulemap.recording.folder import RAW
@@ -110,7 +110,7 @@ def _understood(
 ) -> tuple[list[ImportedTrace], list[str]]:
     """The traces of every framework, on our clock; and what could not be read."""
     try:
-        traces = read_raw(writer.path / RAW, progress)
+        traces = read_raw(writer.path / RAW, progress, _compiled_ns(story))
     except JoulemapError as error:
         return [], [f"The traces could not be read: {error.message} They are kept in {RAW}/."]
     except Exception as error:  # noqa: BLE001 - the power and the steps must not be lost with it
@@ -118,12 +118,29 @@ def _understood(
     return [_on_our_clock(one, story) for one in traces], []
 
 
+def _compiled_ns(story: Story) -> list[tuple[int, int]]:
+    """Steps of sessions in which something was compiled, on the clock of the traces."""
+    return [
+        (start_ns + _ahead_ns(session), end_ns + _ahead_ns(session))
+        for start_ns, end_ns, _, seen in story.steps
+        if seen == COMPILED
+        for session in story.sessions
+        if start_ns < session["closed_ns"] and end_ns > session["opened_ns"]
+    ]
+
+
+def _ahead_ns(session: Mapping[str, Any]) -> int:
+    """What the system clock was set by since the program started."""
+    ahead_ns = int(session["clock_ahead_ns"])
+    return ahead_ns if abs(ahead_ns) > _MOVED_NS else 0
+
+
 def _on_our_clock(trace: ImportedTrace, story: Story) -> ImportedTrace:
-    """Undo what the system clock was set by since the program started."""
+    """Undo what the system clock was set by."""
     start_ns, end_ns = trace.events.start_ns.copy(), trace.events.end_ns.copy()
     for session in story.sessions:
-        ahead_ns = int(session["clock_ahead_ns"])
-        if abs(ahead_ns) > _MOVED_NS:
+        ahead_ns = _ahead_ns(session)
+        if ahead_ns:
             theirs = trace.events.start_ns - ahead_ns
             inside = (theirs >= session["opened_ns"]) & (theirs <= session["closed_ns"])
             start_ns[inside] -= ahead_ns

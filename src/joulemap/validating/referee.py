@@ -27,7 +27,7 @@ from joulemap.recorder.journal import JOURNAL, TRACED, one_by_one
 from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
 from joulemap.traces import Float64, PowerTrace
-from joulemap.units import NS_PER_S
+from joulemap.units import NS_PER_S, fmt_share
 from joulemap.validating import gate
 from joulemap.validating.easing import ABOVE, EASED, Easing
 from joulemap.validating.limit import power_limit_w
@@ -134,7 +134,8 @@ class Referee:
                 self._work_s = busy_s(trace.events, self._device) / max(self._traced, 1)
                 self._tell(power.domain.device)
                 return
-        self.problem = "no device with a meter ran an operation that takes 1 % of its time"
+        least = fmt_share(self._wanted.least_share)
+        self.problem = f"no device with a meter ran an operation that takes {least} of its time"
 
     @property
     def waits(self) -> bool:

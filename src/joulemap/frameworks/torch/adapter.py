@@ -120,6 +120,8 @@ class TorchAdapter(HookedAdapter):
         self._compiles = True
         self._calls.graphs.made += 1
         self._taste_no_more()
+        if self._profiler is not None:
+            self._profiler.compiles()
         self._watch.steps.compiled()
 
     def _taste_no_more(self) -> None:

@@ -3,7 +3,8 @@ where its operations are replayed.
 
 Autocast is read but not set: what it casts to is in the signatures, since the operations below it are what is
 recorded and replayed. Likewise an attention is recorded as the one of its backends that was chosen. Which
-GPUs the program has is read beside them, since that decides as much, and cannot be set.
+GPUs the program has is read beside them, since that decides as much, and cannot be set. How many threads of a
+CPU share an operation is one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TF32 = {
 }
 """And what says the same before torch 2.9. Where the new ones are known, the old ones are not asked for."""
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-DETERMINISTIC, AUTOCAST, GPUS = "deterministic", "autocast", "gpus"
+DETERMINISTIC, AUTOCAST, GPUS, THREADS = "deterministic", "autocast", "gpus", "threads"
 
 
 def current() -> dict[str, Any]:
@@ -47,6 +48,7 @@ def current() -> dict[str, Any]:
     return {
         **found,
         DETERMINISTIC: torch.are_deterministic_algorithms_enabled(),
+        THREADS: torch.get_num_threads(),
         **({GPUS: which} if which else {}),
     }
 
@@ -62,8 +64,9 @@ def autocast() -> dict[str, str]:
     return {kind: str(torch.get_autocast_dtype(kind)).removeprefix("torch.") for kind in kinds}
 
 
-def put(flags: Mapping[str, Any]) -> None:
-    """Set them; what another version of torch had and this one does not know is let be."""
+def put(flags: Mapping[str, Any], device: str = "cpu") -> None:
+    """Set them for operations on a kind of device; what another version of torch had and this one does not
+    know is let be, as are the threads of a CPU whose operations are not meant."""
     import torch
 
     for name, value in flags.items():
@@ -72,6 +75,9 @@ def put(flags: Mapping[str, Any]) -> None:
                 getattr(torch.backends.cuda, f"enable_{name.partition('.')[2]}")(value)
             elif name == DETERMINISTIC:
                 torch.use_deterministic_algorithms(value, warn_only=True)
+            elif name == THREADS:
+                if device == "cpu":
+                    torch.set_num_threads(value)
             elif name not in (AUTOCAST, GPUS) and _knows(name):
                 within, _, last = name.rpartition(".")
                 setattr(operator.attrgetter(within)(torch.backends), last, value)

@@ -39,6 +39,11 @@ class Launch(NamedTuple):
         self.kernel(*self.operands, **named)
 
 
+def is_generated(call: Call) -> bool:
+    """Whether it is such a kernel; operations that PyTorch has in that namespace are given something."""
+    return call.op.startswith(PREFIX) and not call.types
+
+
 def launcher(call: Call) -> Callable[[], Callable[[], Any]]:
     """Makes launches of a kernel, each with operands of its own."""
     names = call.op.removeprefix(PREFIX).split(BETWEEN)

@@ -39,7 +39,7 @@ class Profiler:
         self._lock = threading.RLock()
         self._starting = self._theirs = False
         self._session: Any = None
-        self._on_gpu = self._looks = False
+        self._on_gpu = self._looks = self._counts = False
         self._cached = "", 0
         self.waited_s = 0.0
         self.touching: set[str] = set()
@@ -63,9 +63,16 @@ class Profiler:
             thorough = _is_power_of_four(self._sessions[of_step] + 1)
             self._open(folder, record_shapes=thorough, experimental_config=_all_threads())
             self._sessions[of_step] += 1
+            self._counts = of_step
             self._calls.names.learn()
             self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
+
+    def compiles(self) -> None:
+        """The step that is traced is no example of others: the next session is as thorough as this one."""
+        if self._session is not None and self._counts:
+            self._counts = False
+            self._sessions[True] -= 1
 
     def look(self, folder: Path) -> bool:
         """Open a session that tells where tensors lie, and no more; False without a GPU that has a cache.
@@ -157,7 +164,7 @@ class Profiler:
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
         self._calls.tracing, self._calls.flow = False, None
-        self._session, self._looks = None, False
+        self._session, self._looks, self._counts = None, False, False
         with self._quietly():
             if self._on_gpu:
                 gpus.wait()

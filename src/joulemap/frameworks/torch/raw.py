@@ -35,6 +35,8 @@ from joulemap.traces import KINDS, EventTrace, Int64, Steps
 _RATE = 1e-3
 """Stands for every factor of an optimizer: a learning rate, a decay, a step's correction."""
 
+COMPILATION = "(compilation)"
+
 
 @dataclass(frozen=True, eq=False)
 class _Session:
@@ -48,8 +50,13 @@ class _Session:
     said: Mapping[str, Any]
 
 
-def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> ImportedTrace:
-    """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none."""
+def read_raw(
+    folder: Path,
+    progress: Callable[[float], None] | None = None,
+    compiled_ns: Sequence[tuple[int, int]] = (),
+) -> ImportedTrace:
+    """Read all sessions of a raw folder. Steps are the recorder's to know, so there are none; what runs in
+    those of ``compiled_ns``, in which something was compiled, is no module's."""
     files = sorted(folder.rglob(FILE))
     sessions = [_read(path) for path in files]
     prefixes, graphs, codes = _prefixes(sessions), read_graphs(folder), read_codes(folder)
@@ -58,9 +65,12 @@ def read_raw(folder: Path, progress: Callable[[float], None] | None = None) -> I
     phases: dict[Edge, set[str]] = {}
     signatures: Counter[tuple[str, str, str, str]] = Counter()
     for number, session in enumerate(sessions):
-        kept = ~_has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
-        trace = trace_of(with_kernels(_columns(session, prefixes).take(kept), graphs))
-        events.append(trace.events)
+        columns = _columns(session, prefixes)
+        ranges = _has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
+        compiling = _compiling(columns, compiled_ns)
+        kept = ~(ranges | compiling)
+        trace = trace_of(with_kernels(columns.take(kept), graphs))
+        events += [trace.events, _compilation(columns.take(compiling & ~ranges & _on_gpu(columns)))]
         notes += trace.notes
         for phase, edge in _edges(session, trace, prefixes):
             phases.setdefault(edge, set()).update(filter(None, (phase,)))
@@ -143,26 +153,56 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
     )
 
 
+def _on_gpu(columns: KinetoColumns) -> NDArray[np.bool_]:
+    return np.asarray(columns.device >= 0)
+
+
+def _compiling(columns: KinetoColumns, compiled_ns: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """What began in one of these spans. A GPU's work goes with the call that launched it: it may still be
+    at what was called before."""
+    inside = np.zeros(len(columns), bool)
+    for start_ns, end_ns in compiled_ns:
+        inside |= (columns.start_ns >= start_ns) & (columns.start_ns < end_ns)
+    on_gpu = _on_gpu(columns)
+    launches = ~on_gpu & (columns.correlation != 0)
+    known = on_gpu & np.isin(columns.correlation, columns.correlation[launches])
+    return np.where(known, np.isin(columns.correlation, columns.correlation[launches & inside]), inside)
+
+
+def _compilation(kernels: KinetoColumns) -> EventTrace:
+    """A GPU's work in steps that compile. On the CPU all their time is theirs, and the recorder names it."""
+    return EventTrace.from_columns(
+        name=COMPILATION,
+        device=[f"GPU:{index}" for index in kernels.device.tolist()],
+        start_ns=kernels.start_ns,
+        end_ns=kernels.end_ns,
+        lane=kernels.lane,
+        kind="kernel",
+    )
+
+
 def _signatures(
     session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace, codes: Codes
-) -> dict[tuple[str, str, str, str], int]:
-    """How often each operation was called with what: name, operation, phase, signature as written."""
+) -> Counter[tuple[str, str, str, str]]:
+    """How often each operation was called with what: name, operation, phase, signature as written. One that
+    is not aten's has its namespace, unlike in names."""
+    found: Counter[tuple[str, str, str, str]] = Counter()
     if "signature" not in session.columns:
-        return {}
-    said = session.columns["signature"][kept]
-    said = said[trace.host_rows[trace.host_rows < len(said)]]  # kernels that were added behind have none
+        return found
+    own = trace.host_rows[trace.host_rows < kept.sum()]  # kernels that were added behind have none
+    said, label = (session.columns[column][kept][own] for column in ("signature", "name"))
     events = trace.events
     rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
     nested = Forest.of_events(events, rows)
     rows = rows[~nested.holds_its_like(events.name.codes[rows].astype(np.int64))]  # they only pass on
-    keys = np.stack([events.name.codes[rows], events.op.codes[rows], events.phase.codes[rows], said[rows]])
-    distinct, calls = np.unique(keys, axis=1, return_counts=True)
+    columns = (events.name.codes, events.op.codes, events.phase.codes, said, label)
+    distinct, calls = np.unique(np.stack([one[rows] for one in columns]), axis=1, return_counts=True)
     kernels = {kernel for kernel, _ in codes}
-    return {
-        (events.name.words[a], events.op.words[b], events.phase.words[c], session.signatures[d]): count
-        for (a, b, c, d), count in zip(distinct.T.tolist(), calls.tolist(), strict=True)
-        if events.op.words[b] not in kernels
-    }
+    for (a, b, c, d, e), count in zip(distinct.T.tolist(), calls.tolist(), strict=True):
+        if events.op.words[b] not in kernels:
+            op = kineto_names.foreign(session.names[e]) or events.op.words[b]
+            found[events.name.words[a], op, events.phase.words[c], session.signatures[d]] += count
+    return found
 
 
 def _generated(events: EventTrace, codes: Codes) -> Counter[tuple[str, str, str, str]]:

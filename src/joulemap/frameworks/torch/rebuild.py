@@ -10,12 +10,15 @@ from itertools import zip_longest
 from typing import Any
 
 from joulemap.frameworks.torch.caches import SAME
-from joulemap.frameworks.torch.inputs import LIST, TYPES
+from joulemap.frameworks.torch.inputs import LIST, TYPES, reach
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
+_OWN = "aten::"
+_AMONG_OTHERS = ("c10d", "_c10d_functional", "symm_mem", "_dtensor")
+"""Namespaces of communication: alone, such an operation fails, waits for ever, or does nothing at all."""
 _KEEPS_ITS_VALUES = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
-"""In place, over and over, these would run into zero or infinity, which draw less: they are given one instead
-of their factor."""
+"""In place, over and over, these would run into zero or infinity, which draw less: they are given ones for
+their factors, be these numbers or tensors."""
 _POSITIVE = ("exp_avg_sqs", "max_exp_avg_sqs", "state_sums", "state_steps")
 """Arguments of fused optimizers that are never negative: their roots are taken."""
 _ROOTS = ("sqrt", "rsqrt", "log")
@@ -23,6 +26,9 @@ _TABLES = ("float", "double", "c10::Half", "c10::BFloat16")
 _ALONG_ANY = ("nll_loss", "gather", "scatter", "index_add", "index_select", "take_along_dim", "cross_entropy")
 _POOLED = "max_pool2d_with_indices_backward"
 _CHOSEN = "_log_softmax_backward_data"
+_IN_BAGS = ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+_WITH_END = 7
+"""The argument of these that says whether the end of the last bag is given, too."""
 _FACTOR = 1e-3
 """A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
 
@@ -53,7 +59,8 @@ class Call:
 
     @property
     def name(self) -> str:
-        return self.op.rpartition("::")[2]
+        """Without aten's namespace: what is known of its ``mul_`` is not known of another one."""
+        return self.op.removeprefix(_OWN)
 
     def at(self, column: Sequence[Any], place: int, otherwise: Any) -> Any:
         """What a column has for an argument; columns may be short."""
@@ -67,8 +74,11 @@ def rebuilt(call: Call, device: Any) -> partial[Any]:
         arguments[-1] = _where_pooled(arguments)
     if call.name == _CHOSEN:
         _choose_one(*arguments[:3:2])
+    if call.name in _IN_BAGS:
+        with_end = len(arguments) > _WITH_END and bool(arguments[_WITH_END])
+        _fill_bags(arguments[1], arguments[2], with_end)
     if call.name in _KEEPS_ITS_VALUES:
-        arguments = [_one(value) for value in arguments]
+        arguments = [*arguments[:1], *map(_one, arguments[1:])]
     problems = []
     for overload in _overloads(call.op):
         positional, named = _as_declared(overload, arguments, _factor(call))
@@ -129,16 +139,39 @@ def _choose_one(gradient: Any, dimension: int) -> None:
         gradient.zero_().narrow(dimension, 0, 1).fill_(-1.0)
 
 
+def _fill_bags(indices: Any, offsets: Any, with_end: bool) -> None:
+    """Where each bag of indices begins: the first with the first of them, and all with as many."""
+    import torch
+
+    many = max(offsets.numel() - with_end, 1)
+    offsets.copy_(torch.arange(offsets.numel(), device=offsets.device) * indices.numel() // many)
+
+
 def in_a_line(error: Exception) -> str:
-    """An error as a reason: what it is, and the first line of what it says, if it says anything."""
+    """An error as a reason: what it is, and the first line of what it says, if it says anything. Ours say it
+    in words."""
     first = next(iter(str(error).splitlines()), "")[:200]
-    return ": ".join(filter(None, (type(error).__name__, first)))
+    kind = "" if isinstance(error, NotRebuilt) else type(error).__name__
+    return ": ".join(filter(None, (kind, first)))
+
+
+def with_ones(call: Call, made: partial[Any]) -> None:
+    """Where a call multiplies in place and its tensors hold what the program's did: factors hold ones again,
+    and what is multiplied by itself does."""
+    if call.name in _KEEPS_ITS_VALUES:
+        for value in (*made.args[1:], *made.keywords.values()):
+            _one(value)
 
 
 def _one(value: Any) -> Any:
-    """One instead of a factor or several."""
+    """Ones instead of a factor or several; a tensor holds them in all of its memory."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value.detach().as_strided((reach(value.shape, value.stride()),), (1,)).fill_(1)
+        return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return 1.0
+        return type(value)(1)
     return [_one(each) for each in value] if isinstance(value, list) else value
 
 
@@ -148,11 +181,15 @@ def _overloads(op: str) -> list[Any]:
     import torch
 
     space, _, name = op.rpartition("::")
+    if space.startswith(_AMONG_OTHERS):
+        raise NotRebuilt(f"{op} is what several processes do together")
     try:
         packet = getattr(getattr(torch.ops, space or "aten"), name)
+        names = sorted(packet.overloads(), key=lambda one: "out" in one)
     except (AttributeError, RuntimeError) as error:
-        raise NotRebuilt(f"torch has no operation {op}") from error
-    return [getattr(packet, one) for one in sorted(packet.overloads(), key=lambda one: "out" in one)]
+        whose = "" if f"{space}::" in ("::", _OWN) else " here: it is the program's own"
+        raise NotRebuilt(f"torch has no operation {op}{whose}") from error
+    return [getattr(packet, one) for one in names]
 
 
 def _as_declared(overload: Any, arguments: Sequence[Any], factor: float) -> tuple[list[Any], dict[str, Any]]:
@@ -210,8 +247,7 @@ def _tensor(call: Call, shape: Sequence[int], stride: Sequence[int], kind: str, 
         raise NotRebuilt(f"it takes tensors of {kind!r}, which cannot be made up")
     dtype = getattr(torch, TYPES[kind])
     strided = len(stride) == len(shape) and 0 not in shape
-    reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if strided else 0
-    memory = torch.empty([reach] if strided else shape, dtype=dtype, device=device)
+    memory = torch.empty([reach(shape, stride)] if strided else shape, dtype=dtype, device=device)
     if dtype == torch.bool:
         memory.random_(0, 2)
     elif dtype.is_floating_point or dtype.is_complex:

@@ -269,7 +269,10 @@ class Repeater:
 
     def _join(self, op: str, targets: Mapping[Operands, int]) -> None:
         try:
-            for overload in overloads(op):
+            known = overloads(op)
+            if "::" in op.removeprefix("aten::"):
+                raise Refused("it is not one of aten's, and may do what its schema does not say")
+            for overload in known:
                 self._kernels.put(overload, self._kernel(op, overload, targets))
         except Refused as why:
             self.refused |= dict.fromkeys(targets.values(), str(why))

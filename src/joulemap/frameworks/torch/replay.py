@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,7 +104,7 @@ def replays(
     import torch
 
     device = torch.device(plan["device"])
-    flags.put(plan["flags"])
+    flags.put(plan["flags"], device.type)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     _works(device)  # a GPU's context takes seconds, which replay nothing
@@ -233,4 +234,6 @@ def _held(sizes: Sequence[tuple[str, Sequence[int]]], whole: bytes) -> dict[str,
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who waits for it says so, without a traceback
     main(*sys.argv[1:])

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from joulemap.frameworks.torch.clock import idle
-from joulemap.frameworks.torch.launched import PREFIX, launcher
-from joulemap.frameworks.torch.rebuild import Call, rebuilt, with_choice
+from joulemap.frameworks.torch.launched import is_generated, launcher
+from joulemap.frameworks.torch.rebuild import Call, rebuilt, with_choice, with_ones
 from joulemap.frameworks.torch.rotation import copies, with_warm
 from joulemap.frameworks.torch.values import fill_in
 
@@ -77,8 +77,7 @@ class Replayer:
     def _made(self, call: Call, held: Sequence[bytes]) -> list[Callable[[], Any]]:
         """The operation with as many operands as it takes to leave the cache, within bounds; those that a
         program has there stay there. They hold what the program's do, as far as that was seen."""
-        generated = call.op.startswith(PREFIX)
-        made = launcher(call) if generated else partial(_filled, call, self._device, held)
+        made = launcher(call) if is_generated(call) else partial(_filled, call, self._device, held)
         until_s = time.monotonic() + MAKING_S
         found = [made()]
         for _ in range(copies(found[0], self._device, call.cold) - 1):
@@ -138,6 +137,7 @@ def _filled(call: Call, device: Any, held: Sequence[bytes]) -> Callable[[], Any]
     made = rebuilt(call, device)
     fill_in(made, held)
     with_choice(call, made)
+    with_ones(call, made)
     return made
 
 
