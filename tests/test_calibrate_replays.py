@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,9 +96,9 @@ def test_operations_of_a_cpu_cost_what_its_meter_saw_of_their_replays(quantity: 
     for operation, cost in found.costs.items():
         assert cost.power_w == pytest.approx(watts[operation.key], rel=0.02)
         assert cost.energy_j == pytest.approx(watts[operation.key] * cost.seconds, rel=0.02)
-        runs = [line["executions"] for line in lines if line["key"] == operation.key]
-        spans = [line["end_ns"] - line["start_ns"] for line in lines if line["key"] == operation.key]
-        assert cost.seconds == pytest.approx(sum(spans) / sum(runs) / 1e9, rel=0.2)
+        marks = [pairwise(line["marks"]) for line in lines if line["key"] == operation.key]
+        paces_s = [(b[0] - a[0]) / (b[1] - a[1]) / 1e9 for a, b in chain(*marks)]
+        assert min(paces_s) <= cost.seconds <= max(paces_s)  # however busy the machine is meanwhile
 
 
 def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:

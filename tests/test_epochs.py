@@ -9,16 +9,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from joulemap.devices import Domain
+import joulemap
+from joulemap.devices import Device, Domain
 from joulemap.energy import EnergyReader
-from joulemap.epochs import EpochEnergy
+from joulemap.epochs import EpochEnergy, own_accelerators
+from joulemap.errors import MeterError
 from joulemap.meters.schedule import Every
 from joulemap.monitor.timeline import Timeline
 from joulemap.units import NS_PER_S
+
+from .environment import uncovered
+from .gloo import TRIES, unaborted
+
+PATHS = os.pathsep.join(str(Path(file).parents[1]) for file in (__file__, joulemap.__file__))
+"""Where programs find these tests, and the joulemap that is tested."""
 
 
 class Steady:
@@ -26,8 +35,8 @@ class Steady:
 
     name = "steady"
 
-    def __init__(self) -> None:
-        self.domain = Domain("GPU:0", "GPU:0", update_period_s=0.001)
+    def __init__(self, device: str = "GPU:0") -> None:
+        self.domain = Domain(device, device, update_period_s=0.001)
         self.quantity, self.wraps_at_j, self.schedule = "energy_j", None, Every(0.001)
         self.closed, self.shown_j = False, 0.0
 
@@ -77,6 +86,36 @@ def test_a_reader_adds_up_what_the_meters_show(ticking: Ticking) -> None:
     assert joules / seconds == pytest.approx(100.0)
     assert second.provenance == "measured"
     assert second.by_domain_j == {"GPU:0": second.energy_j}
+
+
+def test_a_reader_counts_the_gpus_of_its_process() -> None:
+    def counted(accelerators: list[Device] | None) -> set[str]:
+        meters = [Steady("CPU:0"), Steady("GPU:0"), Steady("GPU:1")]
+        with EnergyReader(meters, accelerators) as reader:
+            return set(reader.read().by_domain_j)
+
+    assert counted(None) == {"CPU:0", "GPU:0", "GPU:1"}
+    assert counted([Device("GPU", 1)]) == {"CPU:0", "GPU:1"}
+    assert counted([]) == {"CPU:0"}
+    meter = Steady("GPU:0")
+    with pytest.raises(MeterError):
+        EnergyReader([meter], [])
+    assert meter.closed
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "own"),
+    [
+        ("cuda:1", 2, [Device("GPU", 1)]),
+        ("cpu", 2, []),
+        ("cuda:0", 1, None),
+        ("cpu", 1, None),
+    ],
+)
+def test_a_process_of_several_counts_the_device_it_trains_on(
+    device: str, world_size: int, own: list[Device] | None
+) -> None:
+    assert own_accelerators(device, world_size) == own
 
 
 def test_an_epoch_knows_its_energy_and_that_of_a_batch(ticking: Ticking) -> None:
@@ -263,6 +302,74 @@ def test_evaluations_of_a_trainer_are_left_out(tmp_path: Path) -> None:
     assert not any("energy_j" in log for log in trainer.state.log_history if "eval_loss" in log)
 
 
+@pytest.mark.parametrize(("world_size", "joules"), [(1, 110.0), (2, 10.0)])
+def test_a_rank_of_a_trainer_logs_its_own_gpu_and_tokens(world_size: int, joules: float) -> None:
+    pytest.importorskip("transformers")
+    from joulemap.transformers import EnergyCallback
+
+    meters = [Steady("GPU:0"), Steady("GPU:1")]
+    for meter in meters:
+        meter.read = lambda meter=meter: meter.shown_j  # type: ignore[method-assign,misc]
+    callback = EnergyCallback(meters)
+    args, control = SimpleNamespace(device="cuda:1", world_size=world_size), SimpleNamespace()
+    control.should_evaluate = control.should_save = False
+    state = SimpleNamespace(num_input_tokens_seen=1000, log_history=[{}])
+    callback.on_train_begin(args, state, control)
+    callback.on_step_begin(args, state, control)
+    meters[0].shown_j, meters[1].shown_j = 100.0, 10.0
+    state.num_input_tokens_seen += 40  # of all ranks
+    callback.on_step_end(args, state, control)
+    callback.on_log(args, state, control, logs={"loss": 1.0})
+    callback.on_train_end(args, state, control)
+    [log] = state.log_history
+    assert log["energy_j"] == pytest.approx(joules)
+    assert log["energy_per_token_j"] == pytest.approx(joules / (40 / world_size))
+
+
+TRAINER_RANK = """
+import json, os, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from joulemap.transformers import EnergyCallback
+from tests.test_epochs import Steady, trained
+trainer = trained(
+    Path(sys.argv[1]), EnergyCallback([Steady("CPU:0"), Steady("GPU:0")]),
+    include_num_input_tokens_seen=True, ddp_backend="gloo",
+)
+log = {**trainer.state.log_history[-1], "world_size": trainer.args.world_size}
+Path(sys.argv[1], f"rank{os.environ['RANK']}.json").write_text(json.dumps(log))
+"""
+
+
+def test_ranks_of_a_real_job_divide_their_own_energy_by_their_own_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
+    pytest.importorskip("transformers")
+    folders = [tmp_path / str(turn) for turn in range(TRIES)]
+
+    def launch(turn: int) -> subprocess.CompletedProcess[str]:
+        folders[turn].mkdir()
+        (folders[turn] / "rank.py").write_text(TRAINER_RANK)
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        return subprocess.run(
+            [sys.executable, *launcher, folders[turn] / "rank.py", folders[turn]],
+            env={**uncovered(), "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    done = unaborted(launch, lambda done: done.stderr)
+    assert done.returncode == 0, done.stderr
+    folder = next(folder for folder in reversed(folders) if folder.exists())
+    for rank in range(2):
+        log = json.loads((folder / f"rank{rank}.json").read_text())
+        assert log["world_size"] == 2
+        assert log["energy_j"] == pytest.approx(6 * 4 * 6 * log["energy_per_token_j"])
+        assert 0 < log["power_w"] <= 101  # of a CPU that both share, and no GPU
+
+
 def test_trainer_without_a_meter_trains(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from joulemap.transformers import EnergyCallback
@@ -274,6 +381,7 @@ def test_trainer_without_a_meter_trains(tmp_path: Path) -> None:
 
 LIGHTNING = """
 import json, logging, sys, time, warnings
+from types import SimpleNamespace
 warnings.simplefilter("ignore")
 import torch
 from {package} import LightningModule, Trainer
@@ -313,7 +421,15 @@ def fitted(*meters):
 meter = Steady()
 (metrics, took_s, _), (without, _, trainer) = fitted(meter), fitted()
 base = EnergyCallback.__mro__[1].__module__
-print(json.dumps([metrics, took_s, base, meter.closed, without, trainer.current_epoch]))
+
+# A process of two, each with a GPU of its own.
+callback, logged = EnergyCallback([Steady("GPU:0"), Steady("GPU:1")]), dict()
+rank = SimpleNamespace(world_size=2, strategy=SimpleNamespace(root_device=torch.device("cuda", 1)))
+callback.on_train_epoch_start(rank, None)
+time.sleep(0.1)
+callback.on_train_epoch_end(rank, SimpleNamespace(log_dict=logged.update))
+callback.teardown(rank, None, "fit")
+print(json.dumps([metrics, took_s, base, meter.closed, without, trainer.current_epoch, logged]))
 """
 
 
@@ -325,14 +441,14 @@ def test_lightning_logs_energy_of_each_epoch_and_trains_without_a_meter(package:
     done = subprocess.run(
         [sys.executable, "-c", LIGHTNING.format(package=package)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    metrics, took_s, base, closed, without, epochs = json.loads(done.stdout.splitlines()[-1])
+    metrics, took_s, base, closed, without, epochs, rank = json.loads(done.stdout.splitlines()[-1])
     assert base.startswith(package)
     assert metrics["energy_j"] == pytest.approx(4 * metrics["energy_per_batch_j"])
     assert metrics["energy_j"] / took_s < metrics["power_w"] < metrics["energy_j"] / (4 * 0.01)
@@ -343,3 +459,4 @@ def test_lightning_logs_energy_of_each_epoch_and_trains_without_a_meter(package:
     assert min(energies) >= 4 * 0.01 * 100
     assert "energy_j" not in without
     assert epochs == 2
+    assert rank["power_w"] == pytest.approx(100, rel=0.4)  # of one GPU, whatever the machine is busy with

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import joulemap
-from joulemap.recorder.finish import TOO_SOON, _compiled_ns, finish
+from joulemap.devices import Domain
+from joulemap.recorder.finish import TOO_SOON, WORKERS, _compiled_ns, finish
 from joulemap.recorder.journal import Journal
 from joulemap.recorder.steps import COMPILED, TRACED, UNTRACED
 from joulemap.recorder.story import Story
@@ -20,8 +21,15 @@ VERSION = ("version", ["jax", "0.10.2"])
 STEPS = [("step", [10 * n * MS, 10 * (n + 1) * MS, "train", UNTRACED if n else COMPILED]) for n in range(3)]
 
 
-def warnings(folder: Path, *lines: tuple[str, Any], overhead: float | None = 0.01, share: float = 0.0) -> Any:
-    writer = RecordingWriter.create(folder / "r.joulemap", RecordingInfo(), overwrite=True)
+def warnings(
+    folder: Path,
+    *lines: tuple[str, Any],
+    overhead: float | None = 0.01,
+    share: float = 0.0,
+    devices: tuple[str, ...] = (),
+) -> Any:
+    info = RecordingInfo(domains=[Domain(device, device) for device in devices])
+    writer = RecordingWriter.create(folder / "r.joulemap", info, overwrite=True)
     (writer.path / RAW).mkdir(exist_ok=True)
     journal = Journal(writer.path / RAW)
     journal.put("start", {"t_ns": 0})
@@ -44,6 +52,14 @@ def test_what_could_not_be_traced_or_was_not_to_be_says_nothing_of_that(tmp_path
     assert warnings(tmp_path, *STEPS) == []  # steps that the program marks, of no framework
     assert warnings(tmp_path, VERSION) == []
     assert warnings(tmp_path, VERSION, busy, *STEPS) == [busy[1]]
+
+
+def test_where_the_energy_of_workers_is_is_said_where_cpus_have_any(tmp_path: Path) -> None:
+    fed = ("workers", "torch")
+    assert warnings(tmp_path, fed, devices=("GPU:0", "CPU")) == [WORKERS]
+    assert warnings(tmp_path, VERSION, fed, *STEPS, devices=("CPU:0",)) == [TOO_SOON, WORKERS]
+    assert warnings(tmp_path, fed, devices=("GPU:0",)) == []
+    assert warnings(tmp_path, devices=("CPU:0",)) == []
 
 
 @pytest.mark.parametrize(

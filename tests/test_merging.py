@@ -223,6 +223,12 @@ def test_two_real_ranks_are_recorded_and_joined_without_counting_twice(tmp_path:
     subprocess.run([*command, "-o", "job.joulemap"], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=120)
     parts = [joulemap.load(tmp_path / f"job-rank{rank}.joulemap") for rank in range(2)]
     assert [bool(part.power()) for part in parts] == [True, False]
+    whose = ["its meters stand for all ranks", "its machine is metered in the recording of another rank"]
+    for part, words in zip(parts, whose, strict=True):
+        [note] = [text for text in joulemap.account(part).warnings if words in text]
+        assert "joulemap merge job-rank*.joulemap -o job.joulemap" in note
+    assert said.count("joulemap merge") == 1
     job = joulemap.account(tmp_path / "job.joulemap")
+    assert not any("joulemap merge" in text for text in job.warnings)
     assert job.measured_j == sum(trace.total_j for trace in parts[0].power())
     assert job.attributed_j > 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from joulemap.recorder.ranks import Launcher, Rank, launcher_notes
+from joulemap.recording.info import OF_ONE_RANK
 
 from .two_ranks import launched
 
@@ -47,6 +48,22 @@ def test_a_launcher_is_told_from_what_it_launches(arguments: list[str], noted: b
     notes = launcher_notes(arguments)
     assert bool(notes) == noted
     assert all("torchrun --no-python" in note for note in notes)
+
+
+def test_a_rank_alone_says_whose_energy_it_has_and_what_puts_the_ranks_together() -> None:
+    first, second = (
+        Rank(2 + local, 4, local).note(Path(f"out/job-rank{2 + local}.joulemap")) for local in range(2)
+    )
+    assert first == (
+        "This is rank 2 of 4 alone: its meters stand for all ranks of its machine. Put them together: "
+        "joulemap merge out/job-rank*.joulemap -o out/job.joulemap"
+    )
+    assert second == (
+        "This is rank 3 of 4 alone: its machine is metered in the recording of another rank. Put them "
+        "together: joulemap merge out/job-rank*.joulemap -o out/job.joulemap"
+    )
+    assert first.startswith(OF_ONE_RANK)
+    assert second.startswith(OF_ONE_RANK)
 
 
 def process(proc: Path, pid: int, parent: int, ticks: int, environment: str) -> None:

@@ -233,6 +233,8 @@ def test_a_file_that_is_torn_is_named(tmp_path: Path) -> None:
 
 
 def test_torch_is_as_it_was_afterwards(tmp_path: Path) -> None:
+    from multiprocessing.process import BaseProcess
+
     from torch.autograd import profiler
     from torch.optim import optimizer
     from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -241,6 +243,7 @@ def test_torch_is_as_it_was_afterwards(tmp_path: Path) -> None:
         return [
             torch.nn.Module.__call__,
             _BaseDataLoaderIter.__next__,
+            BaseProcess.__init__,
             *(
                 getattr(profiler, name)
                 for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler")

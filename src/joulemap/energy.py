@@ -6,10 +6,12 @@ The meters are read in this process, when asked. A recording needs none of this,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from joulemap.devices import Device, Domain
+from joulemap.errors import MeterError
 from joulemap.meters.available import every_meter
 from joulemap.meters.meter import Meter
 from joulemap.monitor.sampler import Sampler
@@ -28,12 +30,18 @@ class Reading:
 
 
 class EnergyReader:
-    """Opens every meter that works here and adds up. ``MeterError`` where none does."""
+    """Opens every meter that works here and adds up. ``MeterError`` where none does. Of GPUs and the like
+    only ``accelerators`` count, where they are given."""
 
-    def __init__(self, meters: Sequence[Meter] | None = None) -> None:
+    def __init__(
+        self, meters: Sequence[Meter] | None = None, accelerators: Collection[Device] | None = None
+    ) -> None:
         self._sampler = Sampler(every_meter() if meters is None else meters)
         self._start_ns = self._sampler.timeline.now_ns()
-        domains = self._sampler.domains
+        domains = [domain for domain in self._sampler.domains if _counts(domain, accelerators)]
+        if not domains:
+            self._sampler.close()
+            raise MeterError("Nothing of what can be metered is this process's.", "joulemap doctor has more.")
         self._whose = Whose(os.getpid(), domains, self._start_ns)
         self._total_j = {domain.name: 0.0 for domain in domains if domain.parent is None}
         estimated = any(domain.provenance == "estimated" for domain in domains)
@@ -64,3 +72,9 @@ class EnergyReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _counts(domain: Domain, accelerators: Collection[Device] | None) -> bool:
+    """Whether a domain is this process's: CPUs are, whose energy is shared by processor time."""
+    device = Device.parse(domain.device)
+    return device.kind == "CPU" or accelerators is None or any(device.runs(own) for own in accelerators)

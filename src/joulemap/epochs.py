@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from joulemap.devices import Device
 from joulemap.energy import EnergyReader, Reading
 from joulemap.errors import JoulemapError
 from joulemap.meters.meter import Meter
@@ -55,11 +56,11 @@ class EpochEnergy:
         self._batches = self._known_batches = 0
         self._read_s = 0.0
 
-    def begin(self) -> None:
-        """An epoch begins."""
+    def begin(self, accelerators: Collection[Device] | None = None) -> None:
+        """An epoch begins. Of GPUs and the like only ``accelerators`` count, where they are given."""
         if self._reader is None:
             with suppress(JoulemapError, OSError):
-                self._reader = EnergyReader(self._meters)
+                self._reader = EnergyReader(self._meters, accelerators)
         self._paused, self._last = False, self._read()
         self._forget()
 
@@ -115,6 +116,15 @@ class EpochEnergy:
             with suppress(JoulemapError, OSError):
                 return self._reader.read()
         return None
+
+
+def own_accelerators(device: object, world_size: int) -> list[Device] | None:
+    """What a process of a job counts beside its part of the CPUs: as one of several the GPU that it trains
+    on, if any, since the others are counted by theirs; None, which is all that it sees, where it is alone."""
+    if world_size <= 1:
+        return None
+    own = Device.parse(str(device))
+    return [] if own.kind == "CPU" else [own]
 
 
 class EnergyLogs:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from joulemap.epochs import EpochEnergy
+from joulemap.epochs import EpochEnergy, own_accelerators
 from joulemap.meters.meter import Meter
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -20,8 +20,9 @@ class EnergyCallback(Callback):  # type: ignore[misc]
     in every logger and in ``trainer.callback_metrics``.
 
     Validation is left out. They are this program's part of what the meters of this machine show, or of an
-    estimate where there are none (``joulemap doctor`` says which). ``meters`` are those to read, by default
-    all that work here. It works for ``lightning`` and for ``pytorch_lightning``.
+    estimate where there are none (``joulemap doctor`` says which). In a job of several processes each counts
+    its own part of the CPUs and the GPU that it trains on. ``meters`` are those to read, by default all that
+    work here. It works for ``lightning`` and for ``pytorch_lightning``.
     """
 
     def __init__(self, meters: Sequence[Meter] | None = None) -> None:
@@ -30,7 +31,7 @@ class EnergyCallback(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """An epoch begins."""
-        self._epoch.begin()
+        self._epoch.begin(own_accelerators(trainer.strategy.root_device, trainer.world_size))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from joulemap.epochs import Energy, EpochEnergy
+from joulemap.epochs import Energy, EpochEnergy, own_accelerators
 from joulemap.meters.meter import Meter
 
 
@@ -19,7 +19,8 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc]
     Beside a ``loss`` they are those since the log before, as the loss is; beside ``train_runtime`` they are
     those of the whole training. Evaluations and checkpoints are left out. They are this program's part of
     what the meters of this machine show, or of an estimate where there are none (``joulemap doctor`` says
-    which). ``meters`` are those to read, by default all that work here.
+    which). In a job of several processes each logs its own: its part of the CPUs, the GPU that it trains on,
+    and its tokens. ``meters`` are those to read, by default all that work here.
     """
 
     def __init__(self, meters: Sequence[Meter] | None = None) -> None:
@@ -34,7 +35,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc]
         """Training begins, or goes on from a checkpoint; its first step is yet to come."""
         self._drawn.clear()
         self._first_token = self._last_token = state.num_input_tokens_seen
-        self._stretch.begin()
+        self._stretch.begin(own_accelerators(args.device, args.world_size))
         self._stretch.pause()
 
     def on_step_begin(
@@ -73,7 +74,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc]
         since = self._last_token if "loss" in logs else self._first_token
         self._last_token = tokens
         if energy is not None:
-            ours = _logs(energy, tokens - since)
+            ours = _logs(energy, (tokens - since) / args.world_size)  # the trainer counts all processes'
             logs.update(ours)
             state.log_history[-1].update(ours)  # the trainer has put a copy of the logs there already
 
@@ -98,6 +99,6 @@ def _sum(parts: Sequence[Energy]) -> Energy | None:
     )
 
 
-def _logs(energy: Energy, tokens: int) -> dict[str, float]:
+def _logs(energy: Energy, tokens: float) -> dict[str, float]:
     logs = {"energy_j": energy.energy_j, "energy_per_step_j": energy.batch_j, "power_w": energy.power_w}
     return {**logs, "energy_per_token_j": energy.energy_j / tokens} if tokens > 0 else logs

@@ -324,8 +324,7 @@ def _of_summary(error: Exception) -> JoulemapError:
 def _say_merge(rank: Rank, path: Path, quiet: bool) -> None:
     """One rank is a part of a job, which is worth looking at as a whole."""
     if rank.rank == 0 and not quiet:
-        parts, whole = rank.pattern(path), rank.whole(path)
-        click.echo(f"Put the ranks together: joulemap merge {parts} -o {whole}", err=True)
+        click.echo(f"Put the ranks together: {rank.merge_command(path)}", err=True)
 
 
 def _complain(error: JoulemapError) -> None:

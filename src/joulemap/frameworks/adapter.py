@@ -163,6 +163,16 @@ class OpenEnded(Protocol):
 
 
 @runtime_checkable
+class Fed(Protocol):
+    """An adapter that knows of processes that load data for the program."""
+
+    @property
+    def fed_by_workers(self) -> bool:
+        """Whether there were any."""
+        ...
+
+
+@runtime_checkable
 class Onlooker(Protocol):
     """An adapter that can look where the tensors of a step lie in memory, and what they hold."""
 

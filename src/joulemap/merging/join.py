@@ -18,6 +18,7 @@ from joulemap.merging.tables import calls_notes, small_tables
 from joulemap.merging.together import Traced, together
 from joulemap.program import Program
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.recording.info import OF_ONE_RANK
 from joulemap.traces import EventTrace, PowerTrace
 
 
@@ -77,7 +78,10 @@ def _info(parts: Sequence[Recording]) -> RecordingInfo:
     windows = [part.info.window_ns for part in parts if part.info.window_ns is not None]
     whole = (min(window[0] for window in windows), max(window[1] for window in windows)) if windows else None
     warnings = [
-        f"rank {rank_of(part)}: {text}" for part in parts for text in (*part.info.warnings, *part.notes)
+        f"rank {rank_of(part)}: {text}"
+        for part in parts
+        for text in (*part.info.warnings, *part.notes)
+        if not text.startswith(OF_ONE_RANK)
     ]
     return dataclasses.replace(
         parts[0].info, source="merge", window_ns=whole, rank=None, warnings=warnings, domains=[]

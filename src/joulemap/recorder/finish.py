@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from joulemap.calls.raw import read_calls
+from joulemap.devices import Device, Domain
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
@@ -44,6 +45,9 @@ NEVER_STARTED = (
 TOO_SOON = (
     "No step was traced: the first few are not, and there were no more. "
     "Trace all of them to see where their energy goes: --trace-all."
+)
+WORKERS = (
+    "Workers of data loaders count as the program: their CPU energy is in what its main thread did meanwhile."
 )
 _MOVED_NS = 1_000_000
 _SPAN = {"start_ns": pa.int64(), "end_ns": pa.int64()}
@@ -88,6 +92,7 @@ def finish(
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)
     notes += _too_soon(story, steps, overhead)
+    notes += [WORKERS] if story.fed_by and _has_cpu(writer.info.domains) else []
     flags = {name: value for one in traces for name, value in one.flags.items()}
     writer.update(
         warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
@@ -200,6 +205,11 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
                 f"Tracing took {share} of the time, more than the {allowed} allowed: the run was too short."
             )
     return notes
+
+
+def _has_cpu(domains: Sequence[Domain]) -> bool:
+    """Whether energy of CPUs is metered or estimated."""
+    return any(Device.parse(domain.device).kind == "CPU" for domain in domains)
 
 
 def _too_soon(story: Story, steps: Sequence[Step], overhead: float | None) -> list[str]:

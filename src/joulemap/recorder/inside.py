@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulemap.frameworks.adapter import Adapter, Onlooker
+from joulemap.frameworks.adapter import Adapter, Fed, Onlooker
 from joulemap.frameworks.live import FRAMEWORKS, Framework
 from joulemap.recorder.imports import ImportWatch
 from joulemap.recorder.journal import Journal
@@ -114,6 +114,8 @@ class Inside:
             self._safely(adapter.name, adapter.detach)
             for problem in adapter.problems:
                 self._journal.put("warning", problem)
+            if isinstance(adapter, Fed) and adapter.fed_by_workers:
+                self._journal.put("workers", adapter.name)
         share = self._clock.budget.share(end_ns / 1e9)
         self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
         self._journal.close()

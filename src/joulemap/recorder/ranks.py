@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from joulemap.recording.info import OF_ONE_RANK
+
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
@@ -80,6 +82,20 @@ class Rank:
     def whole(self, path: Path) -> Path:
         """The whole job's, from this rank's name."""
         return path.with_name(path.name.replace(f"-rank{self.rank}", ""))
+
+    def merge_command(self, path: Path) -> str:
+        """What puts the ranks together, from this one's name."""
+        return f"joulemap merge {self.pattern(path)} -o {self.whole(path)}"
+
+    def note(self, path: Path) -> str:
+        """What whoever looks at this rank's recording alone must know of its energy."""
+        whose = (
+            "its meters stand for all ranks of its machine"
+            if self.meters
+            else "its machine is metered in the recording of another rank"
+        )
+        which = f"{OF_ONE_RANK}{self.rank} of {self.world_size}"
+        return f"{which} alone: {whose}. Put them together: {self.merge_command(path)}"
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def run(
     writer = RecordingWriter.create(path, _info(arguments, rank), overwrite=overwrite)
     program = Program(_with_sites(arguments, writer, calls), output_to_errors)
     metering = Metering.of(writer, rank)
+    if rank is not None and (metering.monitor is not None or not rank.meters):
+        writer.warn(rank.note(path))
     keeper = None if protocol is None else _gatekeeper(writer, protocol, metering)
     begin_ns = time.monotonic_ns()
     orders = None if experiment is None else str(experiment.absolute())

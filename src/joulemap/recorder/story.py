@@ -22,6 +22,8 @@ class Story:
     regions: list[tuple[int, int, str]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    fed_by: list[str] = field(default_factory=list)
+    """Frameworks whose worker processes have loaded data."""
 
     @classmethod
     def read(cls, raw: Path) -> Story:
@@ -36,6 +38,7 @@ class Story:
             "region": story._region,
             "version": story._version,
             "warning": story.warnings.append,
+            "workers": story.fed_by.append,
         }
         for what, content in read_journal(raw):
             if what in hear:  # else a later version's

@@ -23,6 +23,8 @@ FORMAT = 1
 """1: the first."""
 
 LAUNCHER = "launcher"
+OF_ONE_RANK = "This is rank "
+"""How a warning begins that holds as long as a rank's recording is by itself."""
 SALVAGE_HINT = "Go on without the damaged part with --salvage, or restore the file from a copy."
 
 Status = Literal["recording", "complete", "interrupted"]

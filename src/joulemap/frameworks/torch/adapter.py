@@ -10,6 +10,7 @@ from joulemap.frameworks.hooked import HookedAdapter
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.beginning import Beginning
 from joulemap.frameworks.torch.calls import Calls
+from joulemap.frameworks.torch.children import Children
 from joulemap.frameworks.torch.hooks import (
     OptimizerSteps,
     Removals,
@@ -35,6 +36,7 @@ class TorchAdapter(HookedAdapter):
     def __init__(self, folder: Path) -> None:
         watch = Watch("PyTorch")
         self._beginning, self._removals = Beginning(), Removals()
+        self._children = Children(watch)
         self._finder = StepFinder(watch, self._settle)
         self._calls = Calls(watch, self._finder)
         self._provenance = Provenance(watch, folder, self._calls.is_open)
@@ -51,6 +53,11 @@ class TorchAdapter(HookedAdapter):
     def waited_s(self) -> float:
         """How long the last ``start`` waited for what GPUs had still to do."""
         return 0.0 if self._profiler is None else self._profiler.waited_s
+
+    @property
+    def fed_by_workers(self) -> bool:
+        """Whether data loaders have had worker processes."""
+        return self._children.fed_by_workers
 
     def look(self, folder: Path) -> bool:
         """Open a session that tells where tensors lie, to be stopped as others are; False where there is
@@ -84,6 +91,7 @@ class TorchAdapter(HookedAdapter):
     def detach(self) -> None:
         """Take every hook out, and end what is open."""
         self._watch.attempt(self._taste_no_more)
+        self._watch.attempt(self._children.end, self._finder.any_found)
         super().detach()
 
     def drop(self) -> None:
@@ -102,6 +110,7 @@ class TorchAdapter(HookedAdapter):
             optimizers = OptimizerSteps(self._calls, self._finder)
             attempt(optimizers.hook, self._watch, self._removals)
             attempt(optimizers.hook_scalers, self._watch, self._patches)
+            attempt(self._children.hook, self._patches)
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":
