@@ -1,20 +1,28 @@
 """One rule for all views: what one traced step stands for has no interval, since nothing says how alike steps
 are; what stands for itself has the meter's."""
 
+import io
 import json
 import re
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 import joulemap
+from joulemap.accounting import attribute
 from joulemap.accounting.diagram import energy_distribution
+from joulemap.devices import Domain
 from joulemap.exports.graph import dot
 from joulemap.report.contents import contents
+from joulemap.traces import Steps
 from joulemap.views.question import Question
 from joulemap.views.show import answer, to_json
+from joulemap.views.table import Heading, render
 
 from .command_line import said
 from .report_recordings import write_partly_traced
+from .small_traces import S, one_watt, trace
 
 KNOWN = {"net/MatMul": True, "net/Rare": False, "(start-up)": True}
 
@@ -78,3 +86,27 @@ def test_json_pictures_and_the_page_say_the_same(recording, footprint):
         "Rare": 0,
         "(start-up)": 1,
     }
+
+
+@pytest.mark.parametrize("costed", [True, False])
+def test_what_has_a_cost_is_as_sure_as_that_where_one_traced_step_stands_for_all(costed):
+    """Three steps of a second, one of them traced, in which one operation works."""
+    steps = Steps.from_columns(start_ns=[0, S, 2 * S], end_ns=[S, 2 * S, 3 * S], traced=[True, False, False])
+    footprint = attribute(
+        trace(("A", 0, 1), step=[0], device="GPU:0"),
+        one_watt(3, Domain("GPU:0", "GPU:0", update_period_s=0.1)),
+        "calibrated",
+        steps=steps,
+        weights=np.ones(1),
+        idle_weight=0.1,
+        cost_rms=np.array([0.04 if costed else np.nan]),
+    )
+    [row] = footprint.to_records()
+    assert (row["interval"], row["spread"]) == (costed, False)
+    if costed:
+        assert row["high_j"] - row["energy_j"] >= 1.9 * 0.04 * row["energy_j"]
+    console = Console(file=io.StringIO(), width=200)
+    render(answer(footprint, Question(by="tensor")), Heading("run", []), console)
+    shown = console.file.getvalue()
+    assert ("± of meter and costs alone" in shown) == costed
+    assert ("no ±" in shown) != costed

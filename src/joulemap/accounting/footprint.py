@@ -172,8 +172,15 @@ class Footprint:
     @cached_property
     def has_interval(self) -> NDArray[np.bool_]:
         """Whether ``low_j`` and ``high_j`` say how sure a row is. Not where what was seen in one traced step
-        stands for untraced ones too: what the meter resolves says nothing about how alike steps are."""
-        return np.asarray(self.has_spread | (self.projected_j == 0))
+        stands for untraced ones too: what the meter resolves says nothing about how alike steps are. Costs
+        do: steps that do the same are as far off as these are."""
+        return np.asarray(self.has_spread | (self.projected_j == 0) | self.is_calibrated)
+
+    @property
+    def is_calibrated(self) -> NDArray[np.bool_]:
+        """Whether most of a row's energy was shared by calibrated costs."""
+        gross_j = self.energy_j + self.baseline_j
+        return np.asarray((self.calibrated_j > 0) & (self.calibrated_j >= gross_j / 2))
 
     @property
     def beside_j(self) -> Float64 | None:
@@ -200,10 +207,9 @@ class Footprint:
         was shared by costs that were; else projected where untraced steps are in it."""
         estimated = {a.domain.name for a in self.accounts if a.domain.provenance == "estimated"}
         weak = np.array([one in estimated or (one == EVERY and bool(estimated)) for one in self.domain.words])
-        gross_j = self.energy_j + self.baseline_j
         words: list[Provenance] = ["apportioned", "projected", "calibrated", "estimated"]
         level = np.where(self.projected_j > 0, 1, 0)
-        level[(self.calibrated_j > 0) & (self.calibrated_j >= gross_j / 2)] = 2
+        level[self.is_calibrated] = 2
         level[weak[self.domain.codes] if len(self) else []] = 3
         return [words[one] for one in level.tolist()]
 

@@ -201,7 +201,7 @@ def _footnotes(answer: Answer) -> list[str]:
     if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):
         notes.append("by time: what the same energy would be, shared out by time alone (--rule exact).")
     if answer.question.by != "step":
-        notes += _unsure(answer.lines)
+        notes += _unsure(answer.lines, answer.footprint.rule)
     notes += _mixed(answer)
     words = {line.provenance for line in answer.lines if not line.more}
     periods = [account.period_s for account in answer.footprint.accounts if account.period_s]
@@ -233,13 +233,14 @@ def _mixed(answer: Answer) -> list[str]:
     ]
 
 
-def _unsure(lines: Sequence[Line]) -> list[str]:
-    """How many lines have no interval, or the meter's alone, and why."""
+def _unsure(lines: Sequence[Line], rule: str) -> list[str]:
+    """How many lines have no interval, or one without the spread over steps, and why."""
     unknown = sum(not line.interval for line in lines)
     alone = sum(line.interval and not line.spread for line in lines)
     notes = []
     if unknown:
         notes.append(f"{unknown} of {len(lines)} lines have no ±: one traced step stands for all of them.")
     if alone:
-        notes.append(f"{alone} of {len(lines)} lines have the meter's ± alone: seen in one step at most.")
+        of = "± of meter and costs" if rule == "calibrated" else "meter's ±"
+        notes.append(f"{alone} of {len(lines)} lines have the {of} alone: seen in one step at most.")
     return notes
