@@ -212,7 +212,7 @@ def test_what_has_no_cost_has_what_is_left_as_far_as_costs_are_sure():
 
 @pytest.mark.parametrize(
     ("cold", "shape", "rms"),
-    [("", [8], UNSEEN_RMS), ("", [8000, 8000], TRANSFER_RMS), ("0", [8], TRANSFER_RMS)],
+    [("", [8], UNSEEN_RMS), ("", [20000, 20000], TRANSFER_RMS), ("0", [8], TRANSFER_RMS)],
 )
 def test_where_nobody_looked_into_the_cache_costs_of_what_fits_into_it_are_less_sure(cold, shape, rms):
     events = EventTrace.from_columns(

@@ -6,6 +6,7 @@ from joulemap.accounting import attribute
 from joulemap.accounting.project import unlike
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
+from joulemap.program import SLICE
 from joulemap.traces import PowerTrace, Steps
 from joulemap.views.show import Question, answer
 
@@ -221,12 +222,20 @@ def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, trac
         ([0.001] * 19 + [0.9] + [0.001] * 20, [4], 0.05),  # and one that waits for it now and then
         ([0.066] * 4 + [0.015] * 4, [1], 0.0),  # too few to tell
         ([0.066] * 20 + [0.015] * 80, [4, 40, 70], 0.0),
+        ([0.6] + [0.005] * 99, [50], 0.0),  # the first one is never traced
+        ([0.02] * 500 + [30.0] + [0.02] * 500, [50], 0.0),
         ([0.066] * 100, [], 0.0),
         ([0.066] * 20, range(20), 0.0),
     ],
 )
 def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced, behind_s):
     assert said_of(seconds, traced, behind_s=behind_s) == []
+
+
+def test_slices_of_time_are_as_long_as_they_like():
+    seconds = [0.1, 1.6] * 40
+    assert said_of(seconds, range(0, 80, 2), "step") != []
+    assert said_of(seconds, range(0, 80, 2), SLICE) == []
 
 
 def test_each_kind_of_step_is_compared_with_its_own():

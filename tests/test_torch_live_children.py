@@ -70,11 +70,13 @@ class Rank(multiprocessing.Process):
         rank()
 
 
-def said(folder: Path, make: Any, *, steps: bool = False) -> tuple[list[str], bool]:
+def said(folder: Path, make: Any, *, steps: bool = False, marked: bool = False) -> tuple[list[str], bool]:
     """What an adapter says of a program that makes a process, and whether workers have fed it."""
-    adapter = TorchAdapter(folder)
-    adapter.attach("torch", Heard())
+    adapter, heard = TorchAdapter(folder), Heard()
+    adapter.attach("torch", heard)
     make()
+    if marked:
+        heard.begin("the program's own")
     if steps:
         torch.nn.Linear(2, 2).eval()(torch.ones(1, 2))
     adapter.detach()
@@ -96,6 +98,7 @@ def test_ranks_that_torch_starts_are_not_traced_whatever_else_the_program_does(t
 def test_processes_of_the_program_are_worth_a_word_where_it_has_no_steps(tmp_path: Path, make: Any) -> None:
     assert said(tmp_path, make) == ([NOT_TRACED], False)
     assert said(tmp_path, make, steps=True) == ([], False)
+    assert said(tmp_path, make, steps=True, marked=True) == ([], False)
 
 
 @pytest.mark.parametrize("target", [None, _process_worker, worker])

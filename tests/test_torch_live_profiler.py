@@ -260,3 +260,20 @@ def test_torch_is_as_it_was_afterwards(tmp_path: Path) -> None:
         assert state() != before
     assert state() == before
     assert not torch.autograd._profiler_enabled()
+
+
+def test_a_module_that_cannot_be_asked_for_its_parts_leaves_no_session_open(tmp_path: Path) -> None:
+    class Odd(torch.nn.Linear):  # type: ignore[misc]
+        def named_modules(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("none of your business")
+
+    module = Odd(2, 2).eval()
+    with attached(tmp_path) as (adapter, _):
+        module(torch.ones(1, 2))
+        with pytest.raises(ValueError, match="business"), session(adapter, tmp_path):
+            pass
+        assert not torch.autograd._profiler_enabled()
+        del module
+        gc.collect()
+        with session(adapter, tmp_path, 1):
+            torch.nn.Linear(2, 2).eval()(torch.ones(1, 2))

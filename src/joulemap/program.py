@@ -17,6 +17,8 @@ from joulemap.errors import InputError
 SEPARATOR = "/"
 PROFILER = "(profiler)"
 """What a framework's tracer does itself, while it traces and never else."""
+SLICE = "slice"
+"""The label of steps that are none: stretches of time of a program without steps, as long as they like."""
 
 Edge = tuple[str, str]
 """From one operation to another that uses what it has computed."""

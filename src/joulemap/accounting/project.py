@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.program import SLICE
 from joulemap.traces import Float64, Int64, Steps
 from joulemap.units import NS_PER_S, fmt_seconds
 
@@ -23,6 +24,8 @@ NEAR, FEWEST = 3, 10
 """Steps on each side of a traced one that tell how long it would have taken, and of how many it is asked."""
 UNLIKE = 2.0
 """Steps that take so many times as long as others do something else; by less a busy host varies."""
+SOME = 0.1
+"""So many of them, and not just one that was held up, or the first ones, which are never traced."""
 _OFF = "what is projected from these may be off. joulemap run --steps traces others."
 
 
@@ -107,13 +110,14 @@ def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
     for code in np.unique(steps.label.codes[steps.traced]).tolist():
         alike = steps.label.codes == code
         others, traced = np.flatnonzero(alike & ~steps.traced), np.flatnonzero(alike & steps.traced)
-        if len(others) < FEWEST:
+        if len(others) < FEWEST or steps.label.words[code] == SLICE:  # whose lengths say nothing
             continue
         lasted_s = (steps.end_ns - steps.start_ns)[others] / NS_PER_S
         near_s, usual_s = _near_s(lasted_s, np.searchsorted(others, traced)), float(np.median(lasted_s))
         took_s, mean_s = float((ended_ns - steps.start_ns)[traced].max()) / NS_PER_S, float(lasted_s.mean())
         name = steps.label.words[code]
-        if mean_s > UNLIKE * took_s:
+        longer = float((lasted_s > UNLIKE * took_s).mean())
+        if mean_s > UNLIKE * took_s and longer > SOME:
             took = f"Steps of {name} that were traced took {fmt_seconds(took_s)} at most, and all of them "
             said.append(f"{took}{fmt_seconds(mean_s)} on the mean: {_OFF}")
         elif near_s > UNLIKE * usual_s:

@@ -27,7 +27,7 @@ TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
 LEAST_REST = 0.5
 """What has no cost draws at least so much of what the others do, and at most twice as much."""
-UNSEEN_RMS, LARGE = 0.25, 50_000_000
+UNSEEN_RMS, LARGE = 0.25, 200_000_000
 """How far a cost is off where nobody looked which operands the program has in a cache: in replays then none
 is. On an H200 five of eight operations took 18 to 64 % more like that. And the elements from which on that is
 no matter, since no cache holds them."""
@@ -105,9 +105,8 @@ def what_is_left(known_j: float, unknown_j: float, measured_j: float) -> float:
 
 def known_parts(here: Sequence[Place], calibration: Calibration) -> Iterator[tuple[Place, Known]]:
     """The places of which something has a cost, with that."""
-    looked = _looked(here)
     for place in here:
-        known = _known(place, calibration, looked)
+        known = _known(place, calibration)
         if known is not None:
             yield place, known
 
@@ -117,9 +116,9 @@ def _looked(here: Sequence[Place]) -> bool:
     return any(operation.cold for place in here for operation in place.calls)
 
 
-def _transfer_rms(operation: Operation, looked: bool) -> float:
+def _transfer_rms(operation: Operation) -> float:
     """How far a cost by itself is from the cost in the program."""
-    return TRANSFER_RMS if looked or operation.elements >= LARGE else UNSEEN_RMS
+    return TRANSFER_RMS if operation.cold or operation.elements >= LARGE else UNSEEN_RMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class Known:
     transfer_rms: float
 
 
-def _known(place: Place, calibration: Calibration, looked: bool) -> Known | None:
+def _known(place: Place, calibration: Calibration) -> Known | None:
     """What the calls of a place with a known cost took; None where there are none. Where others have none,
     theirs is the time that is left when the known ones have taken what they take by themselves."""
     costs = calibration.costs
@@ -150,5 +149,5 @@ def _known(place: Place, calibration: Calibration, looked: bool) -> Known | None
     had_s = seconds if place.share_s is None else place.share_s * seconds / place.busy_s
     longer_s = had_s - min(max(had_s, min(alone_s, scaled_s)), max(alone_s, scaled_s))
     here_j = max(alone_j + calibration.idle_w * longer_s, calibration.idle_w * had_s)
-    transfer_rms = max(_transfer_rms(one, looked) for one in each)
+    transfer_rms = max(map(_transfer_rms, each))
     return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()), transfer_rms)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from joulemap.program import SLICE
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED
-from joulemap.recorder.steps import SLICE
 from joulemap.traces import EventTrace, Steps
 
 START_UP, BETWEEN, AFTER = "(start-up)", "(between steps)", "(after the last step)"

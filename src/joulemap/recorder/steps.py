@@ -15,6 +15,7 @@ from operator import itemgetter
 from threading import get_ident
 
 from joulemap.frameworks.adapter import Begun, Lane
+from joulemap.program import SLICE
 from joulemap.recorder.budget import Budget, Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
@@ -22,7 +23,6 @@ from joulemap.recorder.signals import held
 from joulemap.recorder.threads import Threads
 
 _CUT_SHORT = BaseException()
-SLICE = "slice"
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
 """A traced slice's length; how long to wait for a step before slicing; how often to look then."""
 HURRY_S = 0.5

@@ -91,7 +91,7 @@ class TorchAdapter(HookedAdapter):
     def detach(self) -> None:
         """Take every hook out, and end what is open."""
         self._watch.attempt(self._taste_no_more)
-        self._watch.attempt(self._children.end, self._finder.any_found)
+        self._watch.attempt(self._children.end, self._finder.any_found or self._finder.in_others)
         super().detach()
 
     def drop(self) -> None:

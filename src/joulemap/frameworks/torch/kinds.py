@@ -43,14 +43,18 @@ class InferenceKinds:
 
 
 def _size(module: Any) -> int:
-    """How many numbers its parameters are; those that have no shape yet count as none. While a call is traced
-    into a graph, to ask for shapes would be a part of that."""
-    from torch._C import _get_tracing_state
-    from torch.nn.parameter import is_lazy
+    """How many numbers its parameters are; 0 where that cannot be told, since some have no shape yet or the
+    module is an odd one. While a call is traced into a graph, to ask for shapes would be a part of that."""
+    from torch._C import DisableTorchFunction, _get_tracing_state
+    from torch.nn import Module
 
     if _get_tracing_state() is not None:
         return 0
-    return sum(one.numel() for one in module.parameters() if not is_lazy(one))
+    try:
+        with DisableTorchFunction():  # modes of the program's own hear nothing of it
+            return sum(one.numel() for one in Module.parameters(module))
+    except Exception:  # noqa: BLE001 - whatever a module of the program's has made of itself
+        return 0
 
 
 def _nobody() -> None:

@@ -62,9 +62,13 @@ class Profiler:
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
             thorough = _is_power_of_four(self._sessions[of_step] + 1)
             self._open(folder, record_shapes=thorough, experimental_config=_all_threads())
+            try:
+                self._calls.names.learn()
+            except BaseException:  # a module that cannot be asked for its parts, or a signal's handler
+                self.drop()
+                raise
             self._sessions[of_step] += 1
             self._counts = of_step
-            self._calls.names.learn()
             self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
 

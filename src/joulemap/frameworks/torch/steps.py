@@ -54,10 +54,11 @@ class _Thread(threading.local):
 class StepFinder:
     """Told of calls by hooks, tells a ``StepListener`` of steps. ``alike`` is the ``id`` of a module of which
     next to nothing needs to be said when it is called the next time, as ``notes`` does: it is inference, as
-    before, or training where it ``learns``, one call and one step of the same optimizer."""
+    before, or training where it ``learns``, one call and one step of the same optimizer. ``any_found`` says
+    that there were steps, and ``in_others`` that some lay in those of somebody else."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
-        self.any_found = False
+        self.any_found = self.in_others = False
         self.quick = Quick(INFERENCE)
         self.alike = 0
         self.learns = False
@@ -294,6 +295,7 @@ class StepFinder:
         if thread.state == _PENDING:
             steps.rename(label)
         elif steps.is_open():
+            self.in_others = True
             return  # somebody else's step
         else:
             self._begun(steps.begin, label)
