@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from joulemap.frameworks.watch import from_a_signal
+
 INFERENCE = "inference"
 MOST = 8
 """Kinds that are told apart; all that come later are of the last one. Each takes a session of its own."""
@@ -53,8 +55,10 @@ def _size(module: Any) -> int:
     try:
         with DisableTorchFunction():  # modes of the program's own hear nothing of it
             return sum(one.numel() for one in Module.parameters(module))
-    except Exception:  # noqa: BLE001 - whatever a module of the program's has made of itself
-        return 0
+    except Exception as error:
+        if from_a_signal(error):
+            raise
+        return 0  # whatever a module of the program's has made of itself
 
 
 def _nobody() -> None:
