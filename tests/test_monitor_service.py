@@ -315,3 +315,40 @@ def test_the_command_serves_until_it_is_told_to_end(folder, feeder):
         daemon.wait()
         daemon.stdout.close()
     assert not (folder / "s").exists()
+
+
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+from joulemap.commands import monitor
+from joulemap.monitor import service
+
+@contextmanager
+def serving(*_):
+    sys.settrace(look)
+    yield SimpleNamespace(domains=[])
+    sys.settrace(None)
+
+def look(frame, event, _):
+    global seen
+    seen += event == "line" and frame.f_code.co_name == "wait"
+    if seen == place:
+        seen += 1
+        os.kill(os.getpid(), signal.SIGTERM)
+    return look
+
+service.serving = serving
+for place in (1, 2, 3):
+    seen = 0
+    monitor.command.callback(None, None, None)
+print("ended")
+"""
+
+
+def test_it_ends_where_the_signal_comes_while_it_begins_to_wait():
+    """What it waits for must not have a lock that the thread holds to which the signal comes."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.endswith("ended\n"), done.stderr

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 
 import click
 
 from joulemap.errors import MeterError
 from joulemap.meters.remote import own_socket
+
+_LOOK_S = 3600.0
 
 
 @click.command("monitor")
@@ -24,6 +25,7 @@ def command(socket: Path | None, group: str | None, meters: str | None) -> None:
     sudo joulemap monitor --group joulemap for the members of a group, who need no rights of their own
     """
     from joulemap.monitor.settings import EVERY_METER, meters_from
+    from joulemap.monitor.waiter import PipeWaiter
 
     try:
         from joulemap.monitor.service import serving
@@ -33,9 +35,10 @@ def command(socket: Path | None, group: str | None, meters: str | None) -> None:
             "pip install 'joulemap[monitor]'; in a checkout, make install.",
         ) from error
     path = (socket or own_socket()).absolute()
-    over = threading.Event()
+    over = PipeWaiter()  # an event's lock may be held by the very thread that a signal comes to
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda *_: over.stop())
     with serving(path, lambda: meters_from(meters or EVERY_METER, {}), group) as hub:
         click.echo(f"Serving {', '.join(domain.name for domain in hub.domains)} at {path}.")
-        over.wait()
+        while not over.stopped:
+            over.wait(_LOOK_S)
