@@ -15,7 +15,7 @@ from joulemap.frameworks.torch.extract import _signatures
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
+from joulemap.frameworks.torch.raw import _unpacked, read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
@@ -334,3 +334,21 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
     strange = Operation("aten::mul", "[[4]]", "[[1]]", '["Generator"]', "[null]")
     with pytest.raises(NotRebuilt, match="cannot be made up"):
         rebuilt(Call.of(strange.key), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("op", "phase", "kept"),
+    [
+        ("linalg_vector_norm", "optimizer", 2.0),
+        ("_foreach_norm", "optimizer", 2.0),
+        ("pow", "forward", 1.5),
+        ("_foreach_mul_", "optimizer", 0.25),
+        ("mul", "forward", 0.25),
+    ],
+)
+def test_a_number_that_chooses_how_something_is_computed_is_kept_as_it_is(
+    op: str, phase: str, kept: float
+) -> None:
+    """Factors are rounded, since they change from step to step and cost the same."""
+    *_, scalars = _unpacked(json.dumps([[[4], []], [[1], []], ["float", "Scalar"], [None, kept]]), op, phase)
+    assert (json.loads(scalars) == [None, kept]) == ("norm" in op or "pow" in op)

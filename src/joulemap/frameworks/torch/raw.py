@@ -34,6 +34,9 @@ from joulemap.traces import KINDS, EventTrace, Int64, Steps
 
 _RATE = 1e-3
 """Stands for every factor of an optimizer: a learning rate, a decay, a step's correction."""
+_EXPONENTS = ("norm", "pow")
+"""In the names of operations whose numbers choose how they are computed: a norm of 2 is a sum of squares, and
+one of any other power takes fifty times as long on a CPU."""
 
 COMPILATION = "(compilation)"
 
@@ -247,7 +250,7 @@ def _operations(events: EventTrace) -> dict[str, str]:
 
 
 def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold) -> Signature:
-    shapes, strides, types, scalars = _unpacked(said, phase)
+    shapes, strides, types, scalars = _unpacked(said, op, phase)
     there = cold.get((op, tensors_of(shapes, types)), "") if cold else ""
     return Signature(name, op, phase, shapes, strides, types, scalars, calls, there)
 
@@ -259,11 +262,12 @@ def _held(signatures: Iterable[Signature], values: Values) -> tuple[Held, ...]:
     return tuple(Held(*call, pieces) for call, pieces in found if any(pieces))
 
 
-def _unpacked(signature: str, phase: str) -> tuple[str, str, str, str]:
+def _unpacked(signature: str, op: str, phase: str) -> tuple[str, str, str, str]:
     """Shapes, strides, types and scalars, each as JSON."""
     shapes, strides, types, scalars = json.loads(signature)
-    rounded = json.dumps([_rounded(one, phase == "optimizer") for one in scalars])
-    return json.dumps(shapes), json.dumps(strides), json.dumps(types), rounded
+    if not any(word in op for word in _EXPONENTS):
+        scalars = [_rounded(one, phase == "optimizer") for one in scalars]
+    return json.dumps(shapes), json.dumps(strides), json.dumps(types), json.dumps(scalars)
 
 
 def _rounded(scalar: Any, coarse: bool) -> Any:
