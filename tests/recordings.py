@@ -54,7 +54,8 @@ def some_steps(rows=4, start_ns=T0):
 
 
 def some_shares(domain="package-0", rows=5, start_ns=T0):
-    return ProcessShares.from_columns(domain, start_ns + 10 * np.arange(rows + 1), np.linspace(0, 1, rows))
+    share = np.linspace(0, 1, rows)
+    return ProcessShares.from_columns(domain, start_ns + 10 * np.arange(rows + 1), share, share / 3)
 
 
 SOME_PROGRAM = Program.of({"a/MatMul": "MatMul", "b/層": "Relu"}, [("a/MatMul", "b/層")])

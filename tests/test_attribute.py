@@ -139,6 +139,29 @@ def test_outside_the_recording_and_other_processes_are_buckets():
     assert by_name(footprint) == pytest.approx({"a": 10})
 
 
+def test_what_loads_data_is_a_row_of_its_own_in_every_step():
+    """In steps that were traced, in others and between them: no layer has any of it."""
+    shares = {"cpu": ProcessShares.from_columns("cpu", [0, 10 * S, 20 * S], [0.8, 0.8], [0.0, 0.4])}
+    steps = Steps.from_columns(
+        start_ns=[0, 8 * S, 14 * S], end_ns=[6 * S, 12 * S, 18 * S], traced=[True, False, True], label="train"
+    )
+    footprint = attribute(
+        trace(("a", 0, 6), ("a", 14, 18), device="CPU:0"),
+        one_watt(20, Domain("cpu", "CPU:0")),
+        window_ns=(0, 19 * S),
+        steps=steps,
+        shares=shares,
+    )
+    (row,) = (one for one in footprint.to_records() if one["name"] == "input pipeline/workers")
+    assert (row["energy_j"], row["active_s"]) == (pytest.approx(0.4 * 9), pytest.approx(9))
+    assert (row["provenance"], row["phase"], row["projected_j"]) == ("apportioned", "other", 0)
+    assert by_name(footprint)["a"] == pytest.approx(0.8 * 6 + 0.4 * 4 + (0.8 * 2 + 0.4 * 2))
+    (account,) = footprint.accounts
+    assert account.step_j.tolist() == pytest.approx([0.8 * 6, 0.8 * 4, 0.8 * 4])
+    assert account.idle_j == pytest.approx(0.8 * 2 + 0.4 * 3)
+    assert footprint.other_processes_j == pytest.approx(0.2 * 19)
+
+
 def test_weights_share_an_instant_and_calibrated_weights_share_an_interval():
     spans = trace(("hot", 0, 2), ("cold", 2, 6))
     power_trace = PowerTrace(GPU, [0, 10 * S], [100.0])

@@ -105,7 +105,8 @@ def test_steps_windows_and_shares_conserve(data):
     spans = data.draw(events(devices=("GPU:0",)))
     trace_ = data.draw(power())
     borders = sorted(data.draw(st.tuples(st.integers(-5, 45), st.integers(-5, 45))))
-    share = ProcessShares.from_columns("gpu", [0, 10, 25], data.draw(st.tuples(*[st.floats(0, 1)] * 2)))
+    ours, loads = (np.array(data.draw(st.tuples(*[st.floats(0, 1)] * 2))) for _ in range(2))
+    share = ProcessShares.from_columns("gpu", [0, 10, 25], ours, ours * loads)
     footprint = attribute(
         spans,
         trace_,

@@ -9,11 +9,12 @@ import pytest
 
 import joulemap
 from joulemap.devices import Domain
+from joulemap.processes import ProcessShares
 from joulemap.recorder.finish import TOO_SOON, WORKERS, _compiled_ns, finish
 from joulemap.recorder.journal import Journal
 from joulemap.recorder.steps import COMPILED, TRACED, UNTRACED
 from joulemap.recorder.story import Story
-from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.recording import RecordingAppender, RecordingInfo, RecordingWriter
 from joulemap.recording.folder import RAW
 
 MS = 1_000_000
@@ -27,10 +28,14 @@ def warnings(
     overhead: float | None = 0.01,
     share: float = 0.0,
     devices: tuple[str, ...] = (),
+    shares: ProcessShares | None = None,
 ) -> Any:
     info = RecordingInfo(domains=[Domain(device, device) for device in devices])
     writer = RecordingWriter.create(folder / "r.joulemap", info, overwrite=True)
     (writer.path / RAW).mkdir(exist_ok=True)
+    if shares is not None:
+        with RecordingAppender(writer.path) as monitor:
+            monitor.append_shares(shares)
     journal = Journal(writer.path / RAW)
     journal.put("start", {"t_ns": 0})
     for what, content in lines:
@@ -60,6 +65,14 @@ def test_where_the_energy_of_workers_is_is_said_where_cpus_have_any(tmp_path: Pa
     assert warnings(tmp_path, VERSION, fed, *STEPS, devices=("CPU:0",)) == [TOO_SOON, WORKERS]
     assert warnings(tmp_path, fed, devices=("GPU:0",)) == []
     assert warnings(tmp_path, devices=("CPU:0",)) == []
+
+
+@pytest.mark.parametrize(("loading", "said"), [([0.0, 0.25], []), ([0.0, 0.0], [WORKERS])])
+def test_nothing_is_to_be_said_of_workers_that_are_known_apart(
+    tmp_path: Path, loading: list[float], said: list[str]
+) -> None:
+    shares = ProcessShares.from_columns("CPU:0", [0, MS, 2 * MS], [0.5, 0.5], loading)
+    assert warnings(tmp_path, ("workers", "torch"), devices=("CPU:0",), shares=shares) == said
 
 
 @pytest.mark.parametrize(

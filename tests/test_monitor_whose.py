@@ -34,7 +34,17 @@ class Machine:
         (self.proc / "stat").write_text("cpu  1 2 3 4 5 6 7 8 9 0\n" + "\n".join(lines) + "\nintr 5\n")
 
     def process(
-        self, pid, parent, own, waited=0, cpu=0, started=1, children=(), threads=(), words=("python",)
+        self,
+        pid,
+        parent,
+        own,
+        waited=0,
+        cpu=0,
+        started=1,
+        children=(),
+        threads=(),
+        words=("python",),
+        name="a ) name",
     ):
         folder = self.proc / str(pid)
         for thread, ticks, on in threads or [(pid, own, cpu)]:
@@ -45,12 +55,13 @@ class Machine:
             first = folder / "task" / str(pid)
             first.mkdir(parents=True, exist_ok=True)
             (first / "children").write_text("".join(f"{child} " for child in children))
-        (folder / "stat").write_text(self.line(pid, parent, own, waited, cpu, started, max(len(threads), 1)))
+        line = self.line(pid, parent, own, waited, cpu, started, max(len(threads), 1), name)
+        (folder / "stat").write_text(line)
         (folder / "cmdline").write_text("\0".join(words) + "\0")
 
-    def line(self, pid, parent, own, waited, cpu, started, threads=1):
+    def line(self, pid, parent, own, waited, cpu, started, threads=1, name="a ) name"):
         times = f"{own} 0 {waited} 0 20 0 {threads} 0 {started}"
-        return f"{pid} (a ) name) S {parent} 1 1 0 -1 4 1 2 3 4 {times}{' 0' * 16} {cpu} 0"
+        return f"{pid} ({name}) S {parent} 1 1 0 -1 4 1 2 3 4 {times}{' 0' * 16} {cpu} 0"
 
     def gone(self, pid):
         folder = self.proc / str(pid)
@@ -64,6 +75,12 @@ class Machine:
 
 def shares(whose, t_ns):
     return {part.domain: pytest.approx(float(part.share[0]), abs=1e-9) for part in whose.shares(t_ns)}
+
+
+def of_both(whose, t_ns):
+    """The program's part of the first socket, and what loads data of it."""
+    part = whose.shares(t_ns)[0]
+    return pytest.approx((float(part.share[0]), float(part.loading[0])), abs=1e-9)
 
 
 @pytest.fixture(params=[True, False], ids=["listed", "scanned"])
@@ -172,6 +189,45 @@ def test_the_monitor_is_busy_but_never_the_program(machine):
     machine.process(100, 1, own=30, waited=10)
     machine.busy(100, 100, 0, 0)
     assert shares(whose, 2 * S)["package-0"] == 0.0
+
+
+def test_what_loads_data_is_known_apart_by_the_name_that_it_takes(machine):
+    """Workers are forked, and take their name a moment later; whatever they start works for them."""
+    machine.process(100, 1, own=0, children=[200, 300])
+    machine.process(200, 100, own=0)
+    machine.process(300, 100, own=0)
+    whose = machine.whose()
+    machine.process(100, 1, own=10, children=[200, 300])
+    machine.process(200, 100, own=20, children=[400], name="pt_data_worker")
+    machine.process(300, 100, own=5)
+    machine.process(400, 200, own=15, name="ffmpeg")
+    machine.busy(100, 0, 0, 0)
+    assert of_both(whose, S) == (0.5, 0.35)
+    machine.process(200, 100, own=30, children=[], name="pt_data_worker")
+    machine.process(400, 1, own=25, name="ffmpeg")  # its parent goes on without it
+    machine.busy(200, 0, 0, 0)
+    assert of_both(whose, 2 * S) == (0.2, 0.2)
+
+
+def test_what_workers_do_in_their_last_moments_is_theirs(machine):
+    """The program inherits it; where others have ended with them, by their number."""
+    machine.process(100, 1, own=0, children=[200, 300])
+    machine.process(200, 100, own=0, name="pt_data_worker")
+    machine.process(300, 100, own=0)
+    whose = machine.whose()
+    machine.process(200, 100, own=20, name="pt_data_worker")
+    machine.busy(100, 0, 0, 0)
+    assert of_both(whose, S) == (0.2, 0.2)
+    machine.gone(200)  # had 50 in the end
+    machine.process(100, 1, own=10, waited=50, children=[300, 400])
+    machine.process(400, 100, own=0, name="pt_data_worker")
+    machine.busy(200, 0, 0, 0)
+    assert of_both(whose, 2 * S) == (0.4, 0.3)
+    machine.gone(300)
+    machine.gone(400)
+    machine.process(100, 1, own=10, waited=90)
+    machine.busy(300, 0, 0, 0)
+    assert of_both(whose, 3 * S) == (0.4, 0.2)
 
 
 def test_a_share_never_exceeds_one(machine):

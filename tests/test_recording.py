@@ -15,6 +15,7 @@ from joulemap.errors import NewerRecording, RecordingError
 from joulemap.processes import ProcessShares
 from joulemap.program import Program
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter, stream
+from joulemap.recording.columns import shares_from
 from joulemap.recording.folder import BACKUP, INFO, file_name
 from joulemap.traces import PowerTrace
 
@@ -89,6 +90,14 @@ class TestRoundTrip:
             getattr(writer, f"{how}_events")(some_events(lanes=False))
         assert Recording.open(tmp_path / "r").events().lane is None
         assert "lane" not in pq.read_schema(tmp_path / "r" / "events.parquet").names
+
+    def test_shares_of_before_anything_was_known_of_what_loads_data(self, tmp_path):
+        with RecordingWriter.create(tmp_path / "r", RecordingInfo()) as writer:
+            writer.put_shares(some_shares())
+        (path,) = (tmp_path / "r" / "process").iterdir()
+        before = pq.read_table(path).drop_columns(["loading"])
+        assert shares_from(before).loading.tolist() == [0.0] * 5
+        assert shares_from(before).share.tolist() == some_shares().share.tolist()
 
     def test_many_parts_are_one_trace(self, tmp_path):
         whole = some_events(1000)

@@ -261,7 +261,7 @@ def _account(
     window_ns: tuple[int, int] | None,
     shares: Mapping[str, ProcessShares] | None,
 ) -> DomainCalls:
-    sorted_out = supply(trace, window_ns=window_ns, shares=shares)
+    sorted_out = supply(trace, window_ns=window_ns, shares=shares, loading_apart=False)
     lasting = calls.end_ns > calls.start_ns
     spans = _rest_spans(calls, window_ns or _extent(trace))
     marks = np.unique(np.array([edge for span in spans for edge in span[1:]], np.int64))

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 UNTRACED = "(untraced)"
 """The name under which energy stands that was metered while nothing was traced."""
+LOADING = ("input pipeline/workers", "workers")
+"""The name and the operation of what processes take that load the program's data."""
 
 EVERY = "all"
 """What a column says of rows that were added up over different values of it."""

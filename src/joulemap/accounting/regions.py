@@ -72,7 +72,7 @@ def regions(
 def _energy_between(
     trace: PowerTrace, start_ns: Int64, end_ns: Int64, shares: Mapping[str, ProcessShares] | None
 ) -> Float64:
-    curve = supply(trace, shares=shares).energy
+    curve = supply(trace, shares=shares, loading_apart=False).energy
     if not len(curve.amount):
         return np.zeros(len(start_ns))
     until_j = np.concatenate(([0.0], np.cumsum(curve.amount)))

@@ -13,13 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.footprint import UNTRACED, Account, Footprint
+from joulemap.accounting.footprint import LOADING, UNTRACED, Account, Footprint
 from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.project import Projection, StepParts, project
 from joulemap.accounting.sums import sums_by
 from joulemap.accounting.supply import Supply
 from joulemap.accounting.sweep import Shared
 from joulemap.accounting.uncertainty import Blocks
+from joulemap.devices import Domain
 from joulemap.labels import Labels
 from joulemap.traces import KINDS, NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
 
@@ -177,6 +178,7 @@ def domain_footprint(
         )
     more_idle_j = idle_basis_j * (extra.energy * extra.idle)
     all_idle_j = energy.idle + float(more_idle_j.sum())
+    loading = supply.loading
     account = Account(
         domain=supply.domain,
         measured_j=supply.measured_j,
@@ -187,15 +189,23 @@ def domain_footprint(
         other_processes_j=supply.other_processes_j,
         outside_j=supply.outside_j,
         period_s=supply.period_s,
-        covered_s=float(supply.seconds.amount.sum() + supply.untraced_s.sum()),
-        step_j=work_j + idle_j + supply.untraced_j,
-        step_s=work_s + idle_s + supply.untraced_s,
+        covered_s=float(supply.seconds.amount.sum() + supply.untraced_s.sum())
+        + (0.0 if loading is None else loading.share_s),
+        step_j=work_j + idle_j + supply.untraced_j + (0.0 if loading is None else loading.step_j),
+        step_s=work_s + idle_s + supply.untraced_s + (0.0 if loading is None else loading.step_s),
         idle_block_j=step_of.by_block(idle_j + more_idle_j),
     )
     placed = _placed(rows, step_of, extra, model, charges, account, rule)
+    parts = [placed]
     if extra.unplaced_j > 0:
-        placed = Footprint.joined([placed, _untraced(placed, supply, extra)])
-    return placed.with_meter_resolution()
+        edges_ns = supply.energy.edges_ns
+        span = int(edges_ns[0]), int(edges_ns[-1])
+        times = extra.unplaced_s, extra.lasted_s
+        parts.append(_one_row(placed, UNTRACED, UNTRACED, supply.domain, extra.unplaced_j, times, span))
+    if loading is not None and loading.energy_j > 0:
+        span, times = (loading.first_ns, loading.last_ns), (loading.share_s, loading.active_s)
+        parts.append(_one_row(placed, *LOADING, supply.domain, loading.energy_j, times, span))
+    return Footprint.joined(parts).with_meter_resolution()
 
 
 def _placed(
@@ -270,26 +280,33 @@ def _with_more(
     return rows.total(own) + _more(rows, others, ratio)
 
 
-def _untraced(like: Footprint, supply: Supply, extra: Projection) -> Footprint:
-    """One row for energy that was metered in steps of which no trace says anything."""
+def _one_row(
+    like: Footprint,
+    name: str,
+    op: str,
+    domain: Domain,
+    energy_j: float,
+    times_s: tuple[float, float],
+    span_ns: tuple[int, int],
+) -> Footprint:
+    """A row for energy that no event has; its part of the domain's time, and how long it was there."""
     one = np.ones(1)
-    edges = supply.energy.edges_ns
     return Footprint(
-        name=Labels.of(UNTRACED, 1),
-        op=Labels.of(UNTRACED, 1),
+        name=Labels.of(name, 1),
+        op=Labels.of(op, 1),
         phase=Labels.among(PHASES, "other", 1),
-        device=Labels.of(supply.domain.device, 1),
-        domain=Labels.of(supply.domain.name, 1),
-        energy_j=one * extra.unplaced_j,
+        device=Labels.of(domain.device, 1),
+        domain=Labels.of(domain.name, 1),
+        energy_j=one * energy_j,
         projected_j=np.zeros(1),
         baseline_j=np.zeros(1),
         calibrated_j=np.zeros(1),
-        time_based_j=one * extra.unplaced_j,
-        share_s=one * extra.unplaced_s,
-        active_s=one * extra.lasted_s,
+        time_based_j=one * energy_j,
+        share_s=one * times_s[0],
+        active_s=one * times_s[1],
         calls=np.zeros(1),
-        first_ns=edges[:1],
-        last_ns=edges[-1:],
+        first_ns=np.array(span_ns[:1], np.int64),
+        last_ns=np.array(span_ns[1:], np.int64),
         block_j=np.zeros((1, like.block_j.shape[1])),
         meter_rms_j=np.zeros(1),
         cost_rms_j=np.zeros(1),

@@ -1,8 +1,8 @@
 """What there is to share out: one domain's energy, sorted by where it may go.
 
-Before any event is looked at, a domain's energy falls into four parts: outside the recording, other
-processes, steps that were metered but not traced, and the rest, which the events of the device share.
-The rest is a curve over time; the others are sums.
+Before any event is looked at, a domain's energy falls into five parts: outside the recording, other
+processes, processes that load the program's data, steps that were metered but not traced, and the rest, which
+the events of the device share. The rest is a curve over time; the others are sums.
 """
 
 from __future__ import annotations
@@ -57,6 +57,20 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
+class Loading:
+    """What processes took that load the program's data: in all, and in each step. They were at it from
+    ``first_ns`` to ``last_ns``, for ``active_s``; ``share_s`` is their part of the domain's time."""
+
+    energy_j: float
+    share_s: float
+    active_s: float
+    step_j: Float64
+    step_s: Float64
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, eq=False)
 class Supply:
     """One domain's energy: ``energy`` is for the events (per weight, where a density was given), the sums
     go to their buckets."""
@@ -69,6 +83,7 @@ class Supply:
     outside_j: float
     untraced_j: Float64
     untraced_s: Float64
+    loading: Loading | None
     period_s: float
 
 
@@ -78,20 +93,28 @@ def supply(
     window_ns: tuple[int, int] | None = None,
     shares: Mapping[str, ProcessShares] | None = None,
     density: Callable[[Int64], Float64] | None = None,
+    loading_apart: bool = True,
 ) -> Supply:
-    """Sort a power trace: cut it at every border that matters, then give each piece its destination.
+    """Sort a power trace: cut it at every border that matters, then give each piece its destination. Where
+    ``loading_apart`` is off, processes that load data are the program like the rest of it.
 
     Inside a sensor interval the energy is spread evenly over time, or, with ``density``, in proportion to
     what that says of each piece between edges (weight times seconds); then ``energy`` is per weight.
     """
     share = (shares or {}).get(power.domain.name)
-    edges = _cut(power, steps, window_ns, share)
+    apart = loading_apart and share is not None and bool(share.loading.any())
+    edges = _cut(power, _borders(steps, apart), window_ns, share)
     known_s = np.diff(edges) / NS_PER_S * ~_unknown(power, edges)
     middle = edges[:-1] + np.diff(edges) // 2
     inside = np.ones(len(middle), bool)
     if window_ns is not None:
         inside = (middle >= window_ns[0]) & (middle < window_ns[1])
     ours = np.where(inside, share.at(middle) if share is not None else 1.0, 0.0)
+    others = inside * (1 - ours)
+    loads = None
+    if apart and share is not None:
+        loads = np.where(inside, share.loading_at(middle), 0.0)
+        ours = ours - loads
     step = _untraced_step(steps, middle, inside)
     traced = step == NO_STEP
     modelled = None if density is None else density(edges)
@@ -106,22 +129,52 @@ def supply(
         measured_j=power.total_j,
         energy=Curve(edges, flow),
         seconds=_coalesced(edges, known_s * ours * traced),
-        other_processes_j=float((energy_j * (1 - ours))[inside].sum()),
+        other_processes_j=float((energy_j * others).sum()),
         outside_j=float(energy_j[~inside].sum()),
         untraced_j=sums_by(step[~traced], (energy_j * ours)[~traced], count),
         untraced_s=sums_by(step[~traced], (known_s * ours)[~traced], count),
+        loading=None if loads is None else _loading(edges, energy_j, known_s, loads, steps),
         period_s=power.period_s,
     )
 
 
+def _loading(
+    edges: Int64, energy_j: Float64, known_s: Float64, loads: Float64, steps: Steps | None
+) -> Loading:
+    at_it = np.flatnonzero(loads)
+    share_j, share_s = (energy_j * loads)[at_it], (known_s * loads)[at_it]
+    step = np.full(len(at_it), NO_STEP, np.int32)
+    if steps is not None:
+        step = steps.at(edges[at_it] + np.diff(edges)[at_it] // 2)
+    inside, count = step != NO_STEP, 0 if steps is None else len(steps)
+    return Loading(
+        energy_j=float(share_j.sum()),
+        share_s=float(share_s.sum()),
+        active_s=float(known_s[at_it].sum()),
+        step_j=sums_by(step[inside], share_j[inside], count),
+        step_s=sums_by(step[inside], share_s[inside], count),
+        first_ns=int(edges[at_it[0]]) if len(at_it) else 0,
+        last_ns=int(edges[at_it[-1] + 1]) if len(at_it) else 0,
+    )
+
+
+def _borders(steps: Steps | None, traced: bool) -> list[Int64]:
+    """Where untraced steps begin and end; those that were ``traced`` as well, where they are to be known."""
+    if steps is None:
+        return []
+    chosen = ~steps.traced | traced
+    return [steps.start_ns[chosen], steps.end_ns[chosen]]
+
+
 def _cut(
-    power: PowerTrace, steps: Steps | None, window_ns: tuple[int, int] | None, share: ProcessShares | None
+    power: PowerTrace,
+    of_steps: list[Int64],
+    window_ns: tuple[int, int] | None,
+    share: ProcessShares | None,
 ) -> Int64:
-    borders = [power.edges_ns]
+    borders = [power.edges_ns, *of_steps]
     if window_ns is not None:
         borders.append(np.array(window_ns, np.int64))
-    if steps is not None:
-        borders += [steps.start_ns[~steps.traced], steps.end_ns[~steps.traced]]
     if share is not None:
         borders.append(share.edges_ns)
     edges = np.sort(np.concatenate(borders))

@@ -50,10 +50,12 @@ def _one_share(shares: Iterable[ProcessShares]) -> list[ProcessShares]:
 
 def _mean_share(domain: str, parts: list[ProcessShares]) -> ProcessShares:
     lengths = np.concatenate([np.diff(part.edges_ns) for part in parts])
-    mean = float(np.average(np.concatenate([part.share for part in parts]), weights=lengths))
-    return ProcessShares.from_columns(
-        domain, [parts[0].edges_ns[0], parts[-1].edges_ns[-1]], [min(mean, 1.0)]
-    )
+
+    def mean(column: str) -> float:
+        return float(np.average(np.concatenate([getattr(part, column) for part in parts]), weights=lengths))
+
+    edges_ns, share = [parts[0].edges_ns[0], parts[-1].edges_ns[-1]], min(mean("share"), 1.0)
+    return ProcessShares.from_columns(domain, edges_ns, [share], [min(mean("loading"), share)])
 
 
 def _together(first: Quality, second: Quality) -> Quality:

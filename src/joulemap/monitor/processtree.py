@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Ticks = dict[int, float]
 """Processor time by socket, in clock ticks."""
 
 _MONITOR = b"joulemap.monitor"
+_LOADS = b"pt_data_worker"
+"""What PyTorch calls a process that loads data for another one."""
 _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _THREADS, _STARTED, _PROCESSOR = 1, 11, 12, 13, 14, 17, 19, 36
 _LONGEST_STAT = 4096
 
@@ -24,6 +26,7 @@ _LONGEST_STAT = 4096
 class Times:
     """``/proc/PID/stat``: clock ticks of its own, and of children that it has waited for."""
 
+    name: bytes
     parent: int
     own: int
     waited_for: int
@@ -36,8 +39,10 @@ class Times:
         """None where the process is gone."""
         try:
             # The name comes first, in brackets, and may contain anything.
-            fields = _content(path).rpartition(b")")[2].split()
+            before, _, after = _content(path).rpartition(b")")
+            fields = after.split()
             return cls(
+                before.partition(b"(")[2],
                 int(fields[_PPID]),
                 int(fields[_UTIME]) + int(fields[_STIME]),
                 int(fields[_CUTIME]) + int(fields[_CSTIME]),
@@ -56,6 +61,38 @@ class _Process:
     """Ticks and socket of each thread."""
     ours: bool
     """Whether it is the monitor, which is no part of the program."""
+    loads: bool
+    """Whether it loads data for another process of the program, or was started by one that does."""
+
+
+@dataclass(slots=True)
+class _Gone:
+    """Processes that have ended, of which one is left to inherit the time."""
+
+    ticks: int = 0
+    """What was counted of it while they lived."""
+    processes: int = 0
+    loaded: int = 0
+
+    @property
+    def loading_part(self) -> float:
+        """How much of the rest went into loading data, as far as is known: by the number of processes."""
+        return self.loaded / self.processes if self.processes else 0.0
+
+    def add(self, process: _Process) -> None:
+        self.ticks += process.times.own + process.times.waited_for
+        self.processes += 1
+        self.loaded += process.loads
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Clock ticks by socket between two looks: the program's, those of them that went into loading data in
+    processes of its own, and the monitors' among its children."""
+
+    program: Ticks = field(default_factory=Ticks)
+    loading: Ticks = field(default_factory=Ticks)
+    monitor: Ticks = field(default_factory=Ticks)
 
 
 class ProcessTree:
@@ -70,32 +107,34 @@ class ProcessTree:
         self._lists_children = (proc / f"{pid}/task/{pid}/children").exists()
         self._look(self._find())
 
-    def spent(self) -> tuple[Ticks, Ticks]:
-        """Clock ticks by socket since the last call: the program's, and the monitors' among its children."""
+    def spent(self) -> Spent:
+        """Clock ticks by socket since the last call."""
         before = dict(self._known)
         self._look(self._find())
-        counted = self._counted_of_the_gone(before)
-        program, monitor = dict.fromkeys(self._sockets, 0.0), dict.fromkeys(self._sockets, 0.0)
+        inherited = self._counted_of_the_gone(before)
+        spent = Spent(*(dict.fromkeys(self._sockets, 0.0) for _ in range(3)))
         for pid, process in self._known.items():
-            earlier = before.get(pid)
-            spent = _own_since(process, earlier) + _reaped_since(process, earlier, counted.get(pid, 0))
-            target = monitor if process.ours else program
-            for socket, part in self._by_socket(process, before.get(pid)).items():
-                target[socket] += spent * part
-        return program, monitor
+            earlier, gone = before.get(pid), inherited.get(pid, _Gone())
+            own, reaped = _own_since(process, earlier), _reaped_since(process, earlier, gone.ticks)
+            target = spent.monitor if process.ours else spent.program
+            loading = own + reaped if process.loads else reaped * gone.loading_part
+            for socket, part in self._by_socket(process, earlier).items():
+                target[socket] += (own + reaped) * part
+                spent.loading[socket] += 0.0 if process.ours else loading * part
+        return spent
 
-    def _counted_of_the_gone(self, before: Mapping[int, _Process]) -> dict[int, int]:
+    def _counted_of_the_gone(self, before: Mapping[int, _Process]) -> dict[int, _Gone]:
         """What was counted of processes while they lived, by the one that is left to inherit their time:
         the parent, or where that has ended as well, the parent's."""
-        counted = dict[int, int]()
+        inherited = dict[int, _Gone]()
         for pid, process in before.items():
             if pid in self._known:
                 continue
             heir = process.times.parent
             while heir in before and heir not in self._known:
                 heir = before[heir].times.parent
-            counted[heir] = counted.get(heir, 0) + process.times.own + process.times.waited_for
-        return counted
+            inherited.setdefault(heir, _Gone()).add(process)
+        return inherited
 
     def _by_socket(self, now: _Process, before: _Process | None) -> dict[int, float]:
         """Where its threads ran, as parts of one. A thread counts on the processor it was last seen on."""
@@ -111,14 +150,18 @@ class ProcessTree:
 
     def _look(self, found: Mapping[int, Times]) -> None:
         """Replace what is known by what is there now."""
-        self._known = {pid: self._process(pid, times) for pid, times in found.items()}
+        before, self._known = self._known, {}
+        for pid, times in found.items():
+            self._known[pid] = self._process(pid, times, before)
 
-    def _process(self, pid: int, times: Times) -> _Process:
-        before = self._known.get(pid)
-        if before is None:
-            return _Process(times, self._threads(pid), self._is_monitor(pid))
-        idle = times.own == before.times.own
-        return _Process(times, before.threads if idle else self._threads(pid), before.ours)
+    def _process(self, pid: int, times: Times, before: Mapping[int, _Process]) -> _Process:
+        earlier = before.get(pid)
+        parent = self._known.get(times.parent) or before.get(times.parent)
+        loads = times.name == _LOADS or any(one is not None and one.loads for one in (earlier, parent))
+        if earlier is None:
+            return _Process(times, self._threads(pid), self._is_monitor(pid), loads)
+        idle = times.own == earlier.times.own
+        return _Process(times, earlier.threads if idle else self._threads(pid), earlier.ours, loads)
 
     def _threads(self, pid: int) -> dict[int, tuple[int, int]]:
         """Needed only where there are several sockets to tell apart."""

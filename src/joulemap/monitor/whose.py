@@ -1,7 +1,8 @@
 """Whose energy: the program's part of the busy time of each socket.
 
 A socket's energy belongs to every process on it. The program's share is the processor time of its process
-tree on the socket over all busy time there. The monitor's own time is busy time but never the program's.
+tree on the socket over all busy time there; what processes of it used which load data is known apart. The
+monitor's own time is busy time but never the program's.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Whose:
         self._busy = self._busy_ticks()
         self._start_ns = self._edge_ns = now_ns
         self._looked_ns = 0
-        self._shares: dict[str, float] = {domain.name: 0.0 for domain in self._domains}
+        self._shares = {domain.name: (0.0, 0.0) for domain in self._domains}
         self.monitor_share = 0.0
         """The monitors' own part of all busy time, when last asked."""
 
@@ -54,16 +55,21 @@ class Whose:
         if now_ns <= self._edge_ns or self._looked_ns > allowed_ns or not self._domains:
             return []
         begin_ns = time.thread_time_ns()
-        (program, monitor), busy = self._tree.spent(), self._busy_ticks()
+        used, busy = self._tree.spent(), self._busy_ticks()
         self._looked_ns += time.thread_time_ns() - begin_ns
         spent = {socket: ticks - self._busy.get(socket, 0.0) for socket, ticks in busy.items()}
-        total = {s: max(spent.get(s, 0.0), program[s] + monitor[s]) for s in program}
+        total = {s: max(spent.get(s, 0.0), used.program[s] + used.monitor[s]) for s in used.program}
         for domain in self._domains:
-            share = _share(program, total, Device.parse(domain.device).index)
-            self._shares[domain.name] = self._shares[domain.name] if share is None else share
-        self.monitor_share = _share(monitor, total, None) or 0.0
+            socket = Device.parse(domain.device).index
+            share, loading = _share(used.program, total, socket), _share(used.loading, total, socket)
+            if share is not None and loading is not None:
+                self._shares[domain.name] = share, loading
+        self.monitor_share = _share(used.monitor, total, None) or 0.0
         edges_ns, self._edge_ns, self._busy = [self._edge_ns, now_ns], now_ns, busy
-        return [ProcessShares.from_columns(name, edges_ns, [share]) for name, share in self._shares.items()]
+        return [
+            ProcessShares.from_columns(name, edges_ns, [share], [loading])
+            for name, (share, loading) in self._shares.items()
+        ]
 
     def _busy_ticks(self) -> Ticks:
         """All busy time since boot, by socket: neither idle, nor waiting, nor stolen by a hypervisor."""

@@ -87,14 +87,15 @@ def _power_from(message: Any, domain: Domain) -> PowerTrace:
 
 def _share_messages(shares: ProcessShares) -> Iterable[Any]:
     edges = shares.edges_ns.tolist()
-    for start_ns, end_ns, share in zip(edges, edges[1:], shares.share.tolist(), strict=False):
-        yield pb.Share(domain=shares.domain, start_ns=start_ns, end_ns=end_ns, share=share)
+    parts = zip(edges, edges[1:], shares.share.tolist(), shares.loading.tolist(), strict=False)
+    for start_ns, end_ns, share, loading in parts:
+        yield pb.Share(domain=shares.domain, start_ns=start_ns, end_ns=end_ns, share=share, loading=loading)
 
 
 def _shares_from(messages: Iterable[Any]) -> Iterable[ProcessShares]:
     for message in messages:
         edges = [message.start_ns, message.end_ns]
-        yield ProcessShares.from_columns(message.domain, edges, [message.share])
+        yield ProcessShares.from_columns(message.domain, edges, [message.share], [message.loading])
 
 
 def _quality_from(message: Any) -> Quality:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from joulemap.calls.raw import read_calls
-from joulemap.devices import Device, Domain
+from joulemap.devices import Device
 from joulemap.errors import JoulemapError
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.frameworks.raw import read_raw
@@ -30,7 +30,7 @@ from joulemap.recorder.between import (
 )
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED
 from joulemap.recorder.story import Story
-from joulemap.recording import RecordingWriter
+from joulemap.recording import Recording, RecordingWriter
 from joulemap.recording.folder import RAW
 from joulemap.recording.info import Status
 from joulemap.recording.names import REGIONS, SESSIONS, SIGNATURES, VALUES
@@ -47,7 +47,8 @@ TOO_SOON = (
     "Trace all of them to see where their energy goes: --trace-all."
 )
 WORKERS = (
-    "Workers of data loaders count as the program: their CPU energy is in what its main thread did meanwhile."
+    "The CPU energy of data loaders' workers is in what the program's main thread did meanwhile: they could "
+    "not be told apart from it, because they did not live for long or PyTorch is an old one."
 )
 _MOVED_NS = 1_000_000
 _SPAN = {"start_ns": pa.int64(), "end_ns": pa.int64()}
@@ -92,7 +93,7 @@ def finish(
     notes = [*story.warnings, *problems, *(note for one in traces for note in one.notes)]
     notes += _judgement(story, how, overhead)
     notes += _too_soon(story, steps, overhead)
-    notes += [WORKERS] if story.fed_by and _has_cpu(writer.info.domains) else []
+    notes += _mixed_up(writer, story)
     flags = {name: value for one in traces for name, value in one.flags.items()}
     writer.update(
         warnings=[*writer.info.warnings, *dict.fromkeys(notes)],
@@ -207,9 +208,12 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
     return notes
 
 
-def _has_cpu(domains: Sequence[Domain]) -> bool:
-    """Whether energy of CPUs is metered or estimated."""
-    return any(Device.parse(domain.device).kind == "CPU" for domain in domains)
+def _mixed_up(writer: RecordingWriter, story: Story) -> list[str]:
+    """Workers of data loaders whose energy the monitor has not told from that of the program itself."""
+    if not story.fed_by or not any(Device.parse(one.device).kind == "CPU" for one in writer.info.domains):
+        return []
+    shares = Recording.open(writer.path, salvage=True).shares()
+    return [] if any(one.loading.any() for one in shares.values()) else [WORKERS]
 
 
 def _too_soon(story: Story, steps: Sequence[Step], overhead: float | None) -> list[str]:

@@ -24,7 +24,7 @@ _LABELS = dict.fromkeys(("name", "device", "lane", "kind", "op", "phase"), _WORD
 _EVENTS = {**_LABELS, **_TIMES, "step": pa.int32()}
 _STEPS = {**_TIMES, "traced": pa.bool_(), "label": _WORDS}
 _POWER = {**_TIMES, "energy_j": pa.float64(), "gap": pa.bool_()}
-_SHARES = {**_TIMES, "share": pa.float64()}
+_SHARES = {**_TIMES, "share": pa.float64(), "loading": pa.float64()}
 _CALLS = {
     "call": pa.int64(),
     "parent": pa.int64(),
@@ -87,14 +87,18 @@ def power_from(table: pa.Table) -> PowerTrace:
 def shares_table(shares: ProcessShares) -> pa.Table:
     """A domain's shares as a table, an interval a row."""
     times = {"start_ns": shares.edges_ns[:-1], "end_ns": shares.edges_ns[1:]}
-    return _table(_SHARES, {**times, "share": shares.share}, domain=shares.domain)
+    columns = {**times, "share": shares.share, "loading": shares.loading}
+    return _table(_SHARES, columns, domain=shares.domain)
 
 
 def shares_from(table: pa.Table) -> ProcessShares:
-    """Shares from their table. Where rows are lost, the share before them goes on until the next."""
-    columns = _columns(table, _SHARES)
+    """Shares from their table; older ones do not know what loads data. Where rows are lost, the share before
+    them goes on until the next."""
+    known = {name: kind for name, kind in _SHARES.items() if name != "loading" or name in table.column_names}
+    columns = _columns(table, known)
     edges = np.append(columns["start_ns"], columns["end_ns"][-1:])
-    return ProcessShares.from_columns(_about(table.schema)["domain"], edges, columns["share"])
+    domain = _about(table.schema)["domain"]
+    return ProcessShares.from_columns(domain, edges, columns["share"], columns.get("loading"))
 
 
 def calls_table(calls: Calls) -> pa.Table:
