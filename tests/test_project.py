@@ -3,10 +3,8 @@
 import pytest
 
 from joulemap.accounting import attribute
-from joulemap.accounting.project import unlike
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
-from joulemap.program import SLICE
 from joulemap.traces import PowerTrace, Steps
 from joulemap.views.show import Question, answer
 
@@ -182,74 +180,3 @@ def test_untraced_steps_last_as_long_as_they_last_however_many_share_the_device(
     footprint = attribute(trace(), one_watt(14), steps=steps_, shares=shares)
     [row] = footprint.to_records()
     assert (row["energy_j"], row["active_s"]) == pytest.approx((14 / 4, 14))
-
-
-def lasting(seconds, traced, label="decode"):
-    ends = [round(S * sum(seconds[: number + 1])) for number in range(len(seconds))]
-    marks = [number in traced for number in range(len(seconds))]
-    return Steps.from_columns(start_ns=[0, *ends[:-1]], end_ns=ends, traced=marks, label=label)
-
-
-def said_of(seconds, traced, label="decode", behind_s=0.0):
-    """With a device that is done with each step so much later."""
-    steps_ = lasting(seconds, traced, label)
-    return unlike(steps_, steps_.end_ns + round(behind_s * S))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "traced", "how"),
-    [
-        ([0.066] * 100 + [0.015] * 700, [4], "mostly 15.0 ms"),
-        ([1.0] * 20 + [0.4] * 100, [0, 1], "mostly 400 ms"),
-        ([0.015] * 40 + [0.066] * 20 + [0.015] * 40, [50, 51], "mostly 15.0 ms"),
-        ([0.001, 0.1] * 50, [4], "at most, and all of them 51.0 ms"),  # of two kinds, one was traced
-        ([0.003] * 20 + [0.1] * 80, [10], "at most, and all of them 81.4 ms"),
-    ],
-)
-def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, traced, how):
-    [said] = said_of(seconds, traced)
-    assert "decode" in said
-    assert how in said
-    assert "--steps" in said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "traced", "behind_s"),
-    [
-        ([0.015] * 800, [4], 0.0),
-        ([1.0] * 4 + [0.15] + [0.015] * 95, [4], 0.0),  # what is slow is before it, and what it does itself
-        ([0.003] * 20 + [0.1] * 80, [10], 0.1),  # a host ahead of its GPU
-        ([0.001] * 19 + [0.9] + [0.001] * 20, [4], 0.05),  # and one that waits for it now and then
-        ([0.066] * 4 + [0.015] * 4, [1], 0.0),  # too few to tell
-        ([0.066] * 20 + [0.015] * 80, [4, 40, 70], 0.0),
-        ([0.6] + [0.005] * 99, [50], 0.0),  # the first one is never traced
-        ([0.02] * 500 + [30.0] + [0.02] * 500, [50], 0.0),
-        ([0.066] * 100, [], 0.0),
-        ([0.066] * 20, range(20), 0.0),
-    ],
-)
-def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced, behind_s):
-    assert said_of(seconds, traced, behind_s=behind_s) == []
-
-
-def test_slices_of_time_are_as_long_as_they_like():
-    seconds = [0.1, 1.6] * 40
-    assert said_of(seconds, range(0, 80, 2), "step") != []
-    assert said_of(seconds, range(0, 80, 2), SLICE) == []
-
-
-def test_each_kind_of_step_is_compared_with_its_own():
-    kinds = ["prefill"] + ["decode"] * 20
-    assert said_of([1.0] + [0.01] * 20, [0, 5], kinds) == []
-    slow = [1.0] + [0.03] * 8 + [0.01] * 12
-    spans = trace(("A", 0, 1), ("A", 1.1, 1.11), step=[0, 5], device="CPU", lane="main")
-    footprint = attribute(spans, one_watt(2, Domain("cpu", "CPU:0")), steps=lasting(slow, [0, 5], kinds))
-    assert [one for one in footprint.warnings if "decode" in one] == said_of(slow, [0, 5], kinds) != []
-
-
-def test_a_step_lasts_until_its_device_is_done_with_it():
-    steps_ = lasting([0.003] * 20 + [0.1] * 80, [10])
-    for until_s, warned in {0.032: True, 0.12: False}.items():
-        spans = trace(("A", 0.03, until_s), step=[10], device="GPU:0")
-        footprint = attribute(spans, one_watt(9, Domain("GPU:0", "GPU:0")), steps=steps_)
-        assert any("decode" in one for one in footprint.warnings) == warned

@@ -23,9 +23,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joulemap.accounting.alike import told_apart, unlike
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.lanes import WORKER
-from joulemap.accounting.project import unlike
 from joulemap.accounting.recency import walk
 from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
@@ -64,6 +64,7 @@ def attribute(
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
+    steps = None if steps is None else told_apart(steps)
     step = step_of_event(events, steps)
     step_of = StepOf(step, _models(events, step), steps)
     _check_window(window_ns)

@@ -2,8 +2,8 @@
 
 Tracing costs, so a few steps are traced and every step is metered. The measured energy of an untraced
 step goes to operations and idle in the proportions of the traced steps of the same label (``train``,
-``test``), or of their costs where these are calibrated; where none was traced, it stays *untraced*. Every
-joule is measured; only who it goes to is projected, and marked so.
+``test``; ``alike`` may tell more of them apart), or of their costs where these are calibrated; where none
+was traced, it stays *untraced*. Every joule is measured; only who it goes to is projected, and marked so.
 
 A tracer makes the program slower, not an accelerator's work: a GPU waits longer in a step that is traced.
 So the waiting in an untraced step is what it took less the work of the traced ones.
@@ -16,17 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.program import SLICE
-from joulemap.traces import Float64, Int64, Steps
-from joulemap.units import NS_PER_S, fmt_seconds
-
-NEAR, FEWEST = 3, 10
-"""Steps on each side of a traced one that tell how long it would have taken, and of how many it is asked."""
-UNLIKE = 2.0
-"""Steps that take so many times as long as others do something else; by less a busy host varies."""
-SOME = 0.1
-"""So many of them, and not just one that was held up, or the first ones, which are never traced."""
-_OFF = "what is projected from these may be off. joulemap run --steps traces others."
+from joulemap.traces import Float64, Steps
+from joulemap.units import NS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,36 +91,3 @@ def _extra(steps: Steps, basis: Float64, amount: Float64) -> tuple[Float64, NDAr
         else:
             left |= others
     return extra, left
-
-
-def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
-    """What to say where traced steps are unlike those that they stand for: these were slow then, while the
-    program warmed up, or are of several kinds, of which the long ones were not traced. ``ended_ns`` is when
-    all that began in each step was over."""
-    said = []
-    for code in np.unique(steps.label.codes[steps.traced]).tolist():
-        alike = steps.label.codes == code
-        others, traced = np.flatnonzero(alike & ~steps.traced), np.flatnonzero(alike & steps.traced)
-        if len(others) < FEWEST or steps.label.words[code] == SLICE:  # whose lengths say nothing
-            continue
-        lasted_s = (steps.end_ns - steps.start_ns)[others] / NS_PER_S
-        near_s, usual_s = _near_s(lasted_s, np.searchsorted(others, traced)), float(np.median(lasted_s))
-        took_s, mean_s = float((ended_ns - steps.start_ns)[traced].max()) / NS_PER_S, float(lasted_s.mean())
-        name = steps.label.words[code]
-        longer = float((lasted_s > UNLIKE * took_s).mean())
-        if mean_s > UNLIKE * took_s and longer > SOME:
-            took = f"Steps of {name} that were traced took {fmt_seconds(took_s)} at most, and all of them "
-            said.append(f"{took}{fmt_seconds(mean_s)} on the mean: {_OFF}")
-        elif near_s > UNLIKE * usual_s:
-            took = f"Steps of {name} took {fmt_seconds(near_s)} when they were traced, and mostly "
-            said.append(f"{took}{fmt_seconds(usual_s)}: {_OFF}")
-    return said
-
-
-def _near_s(lasted_s: Float64, following: Int64) -> float:
-    """How long traced steps, which are slower, would have taken: as a few before them do, or after them,
-    whichever are shorter."""
-    next_one = following[:, None]
-    before, after = next_one - 1 - np.arange(NEAR), next_one + np.arange(NEAR)
-    sides = (one[(one >= 0) & (one < len(lasted_s))] for one in (before, after))
-    return min(float(np.median(lasted_s[side])) for side in sides if len(side))
