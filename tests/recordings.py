@@ -38,6 +38,7 @@ def some_events(rows=20, seed=0, lanes=True, names=ODD_NAMES):
         lane=rng.integers(0, 3, rows) if lanes else None,
         phase=Labels(rng.integers(0, 2, rows, dtype=np.int32), ("forward", "backward")),
         step=rng.integers(-1, 3, rows),
+        signature=Labels(rng.integers(0, 3, rows, dtype=np.int32), ("", '["mm"]', '["größe"]')),
     )
 
 

@@ -34,6 +34,9 @@ class Heard:
     def is_open(self) -> bool:
         return self.depth > 0
 
+    def open_label(self) -> str:
+        return self.steps[-1] if self.depth else ""
+
     def rename(self, label: str) -> None:
         if self.depth == 1:
             self.steps[-1] = label

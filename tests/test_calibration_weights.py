@@ -14,7 +14,7 @@ from joulemap.calibration.operation import Operation, busy_s, by_time, places
 from joulemap.calibration.recorded import Calibrated
 from joulemap.calibration.weights import UNSEEN_RMS, weigh, what_is_left
 from joulemap.errors import InputError
-from joulemap.traces import EventTrace
+from joulemap.traces import EventTrace, Steps
 
 from .calibrated_recordings import called
 
@@ -147,6 +147,50 @@ def test_what_has_no_cost_weighs_what_its_like_does():
     found = weigh(events, here, Calibration("GPU:0", 50.0, costs), rest=0.5)
     assert found.watts == pytest.approx([300, 100, 50, 100])
     assert (found.known_j, found.unknown_j) == pytest.approx((2500, 150))
+
+
+PROMPT, TOKEN = called("mm", [8192, 64]), called("mm", [8, 64])
+KINDS = Steps.from_columns(
+    start_ns=[0, 4 * S, 8 * S, 12 * S], end_ns=[4 * S, 8 * S, 12 * S, 16 * S], label=["prefill", "decode"] * 2
+)
+
+
+def read_and_said(known: int) -> EventTrace:
+    """A prompt is read in 3 s, a word said in 1, twice; the first steps' calls say what was given."""
+    keys = [Operation.of(PROMPT).key, Operation.of(TOKEN).key] * 2
+    start = np.repeat([0, 4 * S, 8 * S, 12 * S], 2)
+    return EventTrace.from_columns(
+        name="net/mm",
+        device=["CPU", "GPU:0"] * 4,
+        start_ns=start,
+        end_ns=start + np.array([1, 3 * S, 1, S] * 2),
+        kind=["op", "kernel"] * 4,
+        phase="forward",
+        signature=[
+            key if part == 0 and step < known else "" for step, key in enumerate(keys) for part in (0, 1)
+        ],
+    )
+
+
+def test_kinds_of_steps_that_call_the_same_with_something_else_are_places_of_their_own():
+    events = read_and_said(known=2)
+    here = places(events, "GPU:0", [PROMPT, TOKEN], KINDS)
+    found = {place.executions * place.busy_s: [one.shapes for one in place.calls] for place in here}
+    assert found == {2 * 6.0: ["[[8192, 64]]"], 2 * 2.0: ["[[8, 64]]"]}
+    costs = {Operation.of(PROMPT): Cost(1800.0, 3.0, 0.01, 2), Operation.of(TOKEN): Cost(200.0, 1.0, 0.01, 2)}
+    weights = weigh(events, here, Calibration("GPU:0", 50.0, costs))
+    assert weights.watts[1::2] == pytest.approx([600, 200] * 2)
+    assert weights.known_j == pytest.approx(2 * (1800 + 200))
+
+
+def test_what_a_kind_of_step_was_called_with_is_what_all_were_where_it_does_not_say():
+    """Nor do recordings of before."""
+    shapes = {"[[8192, 64]]": 1, "[[8, 64]]": 1}
+    for events, steps in ((read_and_said(known=0), KINDS), (read_and_said(known=2), None)):
+        for place in places(events, "GPU:0", [PROMPT, TOKEN], steps):
+            assert {one.shapes: calls for one, calls in place.calls.items()} == shapes
+    first, second = places(read_and_said(known=1), "GPU:0", [PROMPT, TOKEN], KINDS)
+    assert [len(first.calls), len(second.calls)] == [1, 2]
 
 
 def test_what_an_operation_calls_is_not_counted_twice():

@@ -81,13 +81,17 @@ def test_a_step_may_turn_out_to_be_of_another_kind(journal: Journal) -> None:
     steps = clock(journal, Plan())
     assert not steps.is_open()
     steps.rename("nobody's")
+    assert steps.open_label() == ""
     steps.begin("train")
     assert steps.is_open()
+    assert steps.open_label() == "train"
     steps.rename("inference")
     steps.begin("inner")
     steps.rename("inner's own")  # the outermost keeps its name
+    assert steps.open_label() == "inference"
     steps.end()
     steps.end()
+    assert steps.open_label() == ""
     assert steps_of(journal) == [("inference", UNTRACED)]
 
 
@@ -115,7 +119,7 @@ def test_other_threads_neither_rename_nor_cancel(journal: Journal) -> None:
     seen: list[bool] = []
 
     def meddle() -> None:
-        seen.append(steps.is_open())
+        seen.append(steps.is_open() or bool(steps.open_label()))
         steps.rename("theirs")
         steps.cancel()
 

@@ -91,6 +91,13 @@ class TestRoundTrip:
         assert Recording.open(tmp_path / "r").events().lane is None
         assert "lane" not in pq.read_schema(tmp_path / "r" / "events.parquet").names
 
+    @pytest.mark.parametrize("how", ["append", "put"])
+    def test_without_signatures(self, tmp_path, how):
+        with RecordingWriter.create(tmp_path / "r", RecordingInfo()) as writer:
+            getattr(writer, f"{how}_events")(dataclasses.replace(some_events(), signature=None))
+        assert Recording.open(tmp_path / "r").events().signature is None
+        assert "signature" not in pq.read_schema(tmp_path / "r" / "events.parquet").names
+
     def test_shares_of_before_anything_was_known_of_what_loads_data(self, tmp_path):
         with RecordingWriter.create(tmp_path / "r", RecordingInfo()) as writer:
             writer.put_shares(some_shares())
@@ -185,9 +192,8 @@ class TestFiles:
         power = pq.read_table(tmp_path / "r" / "power" / "package-0.parquet")
         assert power.column_names == ["start_ns", "end_ns", "energy_j", "gap"]
         events = pq.read_table(tmp_path / "r" / "events.parquet")
-        assert {"name", "device", "start_ns", "end_ns", "lane", "kind", "op", "phase", "step"} == set(
-            events.column_names
-        )
+        labels = {"name", "device", "lane", "kind", "op", "phase", "signature"}
+        assert labels | {"start_ns", "end_ns", "step"} == set(events.column_names)
 
     def test_a_finished_recording_holds_nothing_but_sealed_files(self, tmp_path):
         write_sealed(tmp_path / "r")

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,31 @@ def test_shapes_are_kept_from_some_sessions(tmp_path: Path) -> None:
     assert (addmm.name, addmm.phase, addmm.calls) == ("(model)/addmm", "forward", 2)  # of the 1st and 4th
     assert json.loads(addmm.shapes)[:3] == [[4], [2, 4], [4, 4]]
     assert json.loads(addmm.types)[:3] == ["float", "float", "float"]
+
+
+def test_the_first_session_of_each_kind_of_step_keeps_shapes(tmp_path: Path) -> None:
+    """And every operation in it says what it was called with."""
+    linear = torch.nn.Linear(4, 4).eval()
+    with attached(tmp_path) as (adapter, heard):
+        for number, (label, rows) in enumerate(
+            [("decode", 1), ("prefill", 64), ("decode", 2), ("prefill", 32)]
+        ):
+            heard.begin(label)
+            with session(adapter, tmp_path, number), torch.no_grad():
+                linear(torch.randn(rows, 4))
+            heard.end()
+    read = read_raw(tmp_path)
+    assert sorted(json.loads(one.shapes)[1] for one in read.signatures if one.op == "addmm") == [
+        [1, 4],
+        [64, 4],
+    ]
+    rows = np.flatnonzero(read.events.name.isin(["(model)/addmm"]))
+    assert sum(bool(said) for said in read.events.signatures()[rows]) == 2
+    said = Counter(filter(None, read.events.signatures()))
+    counted: Counter[str] = Counter()
+    for one in read.signatures:
+        counted[one.key] += one.calls
+    assert said == counted
 
 
 def test_other_threads_are_seen_and_may_open_and_close(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def columns(**changes):
         ({"end_ns": [5, 4]}, r"Event 1 \(b\) ends 1 ns before"),
         ({"end_ns": [5]}, "2 start times but 1 of end_ns"),
         ({"name": ["a"]}, "2 start times but 1 of name"),
+        ({"signature": ["[]"]}, "2 start times but 1 of signature"),
         ({"start_ns": [0.0, float("nan")]}, "not finite"),
         ({"start_ns": ["0", "5"]}, "must be nanoseconds since 1970"),
         ({"start_ns": np.array([0, 2**63 + 5], np.uint64)}, "no times"),
@@ -89,6 +90,18 @@ def test_event_columns_have_defaults():
     assert events.span_ns == (0, 9)
     assert events.take(np.array([True, False])).span_ns == (0, 5)
     assert EventTrace.from_columns(name=[], device=[], start_ns=[], end_ns=[]).span_ns is None
+
+
+def test_what_operations_were_called_with_survives_where_it_is_known():
+    known, unknown = (
+        EventTrace.from_columns(**columns(signature=["[8]", ""])),
+        EventTrace.from_columns(**columns()),
+    )
+    both = EventTrace.joined([unknown, known])
+    assert list(both.signatures()) == ["", "", "[8]", ""]
+    assert list(both.take(slice(1, 3)).signatures()) == ["", "[8]"]
+    assert EventTrace.joined([unknown, unknown]).signature is None
+    assert list(unknown.signatures()) == ["", ""]
 
 
 @pytest.mark.parametrize(

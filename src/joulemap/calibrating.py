@@ -62,9 +62,9 @@ class Candidates:
         rows = signatures(recording)
         if not rows:
             raise _no_signatures(recording)
-        events = recording.events()
+        events, steps = recording.events(), recording.steps()
         for power in in_order(recording.power()):
-            here = places(events, power.domain.device, rows)
+            here = places(events, power.domain.device, rows, steps)
             if here:
                 return cls(power, here, by_time(here), busy_s(events, power.domain.device))
         raise InputError("No device with a meter ran any operation whose inputs are known.")

@@ -94,6 +94,11 @@ class Labels:
         """The code of a word, or -1 when it does not occur in the vocabulary."""
         return self.words.index(word) if word in self.words else -1
 
+    def isin(self, words: Iterable[str]) -> NDArray[np.bool_]:
+        """Which of the strings are among these words."""
+        wanted = set(words)
+        return np.array([word in wanted for word in self.words] or [False])[self.codes]
+
     def used(self) -> Labels:
         """The same column with only the words that occur in it."""
         present = np.zeros(len(self.words), bool)

@@ -41,7 +41,8 @@ class EventTrace:
     """Executions of operations: who ran where, from when to when, in which lane, phase and step.
 
     A *lane* does one thing at a time (a CPU thread); events of one lane nest, and time belongs to the
-    innermost. Where ``lane`` is None every event is a lane of its own.
+    innermost. Where ``lane`` is None every event is a lane of its own. ``signature`` says what an operation
+    was called with (shapes, types, scalars, as JSON), empty where that is not known; None where nothing is.
     """
 
     name: Labels
@@ -53,6 +54,7 @@ class EventTrace:
     op: Labels
     phase: Labels
     step: NDArray[np.int32]
+    signature: Labels | None = None
 
     @classmethod
     def from_columns(
@@ -67,6 +69,7 @@ class EventTrace:
         op: Words | None = None,
         phase: Words = "other",
         step: ArrayLike | None = None,
+        signature: Words | None = None,
     ) -> EventTrace:
         """Check the columns and encode them; one string stands for a whole column.
 
@@ -87,13 +90,14 @@ class EventTrace:
             op=names.mapped([leaf(word) for word in names.words]) if op is None else Labels.of(op, rows),
             phase=Labels.among(PHASES, phase, rows),
             step=np.full(rows, NO_STEP, np.int32) if step is None else step_numbers(step, "step"),
+            signature=None if signature is None else Labels.of(signature, rows),
         )
         trace._check()
         return trace
 
     def _check(self) -> None:
         rows = len(self.start_ns)
-        for column in ("name", "device", "end_ns", "lane", "kind", "op", "phase", "step"):
+        for column in ("name", "device", "end_ns", "lane", "kind", "op", "phase", "step", "signature"):
             values = getattr(self, column)
             if values is not None and len(values) != rows:
                 raise InputError(f"The events have {rows} start times but {len(values)} of {column}.")
@@ -123,12 +127,14 @@ class EventTrace:
             op=self.op[rows],
             phase=self.phase[rows],
             step=self.step[rows],
+            signature=None if self.signature is None else self.signature[rows],
         )
 
     @classmethod
     def joined(cls, parts: Sequence[EventTrace]) -> EventTrace:
         """Traces one after the other. Lanes survive only where all parts have them."""
         lanes = [part.lane for part in parts if part.lane is not None]
+        called = any(part.signature is not None for part in parts)
         return cls(
             name=Labels.joined([part.name for part in parts]),
             device=Labels.joined([part.device for part in parts]),
@@ -139,7 +145,12 @@ class EventTrace:
             op=Labels.joined([part.op for part in parts]),
             phase=Labels.joined([part.phase for part in parts]),
             step=np.concatenate([part.step for part in parts]),
+            signature=Labels.joined([part.signatures() for part in parts]) if called else None,
         )
+
+    def signatures(self) -> Labels:
+        """What each operation was called with; empty where that is not known."""
+        return Labels.of("", len(self)) if self.signature is None else self.signature
 
     @property
     def span_ns(self) -> tuple[int, int] | None:

@@ -41,11 +41,10 @@ def errors(eight: Eight, known: Mapping[str, Cost], chosen: Collection[str]) -> 
     events = EventTrace.from_columns(name=names, device="GPU:0", start_ns=mix[:, 1], end_ns=mix[:, 2])
     operations = {name: Operation(name, "", "", "", "") for name in eight.names}
     length_s = (mix[:, 2] - mix[:, 1]) / NS_PER_S
+    rows = [np.flatnonzero(mix[:, 0] == number) for number in range(len(eight.names))]
     places = [
-        Place(
-            name, "other", {operations[name]: 1}, float(length_s[mix[:, 0] == number].sum()), len(eight.steps)
-        )
-        for number, name in enumerate(eight.names)
+        Place(name, "other", {operations[name]: 1}, float(length_s[own].sum()), len(eight.steps), own)
+        for name, own in zip(eight.names, rows, strict=True)
     ]
     costs = {operations[name]: _of_turn(known[name], eight.counts[name]) for name in chosen}
     calibration = Calibration("GPU:0", 0.0, costs)  # turns as the host saw them: no kernel's own time

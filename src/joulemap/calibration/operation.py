@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.attribute import actors_of
+from joulemap.accounting.attribute import actors_of, step_of_event
 from joulemap.accounting.supply import Curve
 from joulemap.accounting.sweep import share_out
+from joulemap.frameworks.imported import call_key
 from joulemap.frameworks.nesting import Forest
-from joulemap.traces import KINDS, PHASES, EventTrace, Float64, Int64
+from joulemap.traces import KINDS, NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
 from joulemap.units import NS_PER_S
 
 SMALL = 1_000_000
@@ -42,8 +43,7 @@ class Operation:
     @property
     def key(self) -> str:
         """One line that is the same wherever the same was called."""
-        said = [self.op, self.shapes, self.strides, self.types, self.scalars]
-        return json.dumps([*said, self.cold] if self.cold else said)
+        return call_key(self.op, self.shapes, self.strides, self.types, self.scalars, self.cold)
 
     @property
     def elements(self) -> int:
@@ -66,7 +66,8 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where operations ran: all executions of one name in one phase, and what they were called with."""
+    """Where operations ran: all executions of one name in one phase of one kind of step, and what they were
+    called with. ``rows`` are the events that are its work on the device."""
 
     name: str
     phase: str
@@ -74,22 +75,23 @@ class Place:
     busy_s: float
     executions: int
     """How often the name ran in the events; its device work may be several kernels each time."""
+    rows: Int64
     part: float = 1.0
     """Of what an operation takes with all that it calls, what it takes itself: the rest is elsewhere."""
     share_s: float | None = None
     """What it had of the device's time, where that is less than ``busy_s``: others worked beside it."""
 
 
-def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, Any]]) -> list[Place]:
-    """The places whose signatures are known, with what their work on ``device`` took."""
-    calls: dict[tuple[str, str], dict[Operation, int]] = {}
-    for row in signatures:
-        here = calls.setdefault((row["name"], row["phase"]), {})
-        operation = Operation.of(row)
-        here[operation] = here.get(operation, 0) + row["calls"]
-    group, own_s = _groups(events), own_seconds(events)
-    chosen = on_device(events, device)
-    size = len(events.name.words) * len(PHASES)
+def places(
+    events: EventTrace, device: str, signatures: Iterable[Mapping[str, Any]], steps: Steps | None = None
+) -> list[Place]:
+    """The places whose signatures are known, with what their work on ``device`` took. What kinds of ``steps``
+    were called with is told apart where events say it themselves; ``signatures`` say it of all."""
+    anywhere = _called_anywhere(signatures)
+    group, kinds = _groups(events, steps)
+    here = _called_here(events, group)
+    own_s, chosen = own_seconds(events), on_device(events, device)
+    size = len(events.name.words) * len(PHASES) * kinds
     busy_s: Float64 = np.bincount(group[chosen], own_s[chosen], minlength=size).astype(np.float64)
     calling = _Calling.of(events, group)
     ran = np.bincount(calling.group[calling.works], minlength=size)
@@ -97,14 +99,42 @@ def places(events: EventTrace, device: str, signatures: Iterable[Mapping[str, An
     executions = np.where(ran > 0, ran, kernels)
     part = calling.parts(busy_s, ran)
     share_s = np.bincount(group[chosen], _shares_s(events, chosen), minlength=size)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    until = np.cumsum(kernels)
     found = []
     for code in np.flatnonzero(busy_s).tolist():
-        name, phase = events.name.words[code // len(PHASES)], PHASES[code % len(PHASES)]
-        if (name, phase) in calls:
-            here_s, times = float(busy_s[code]), int(executions[code])
+        name, phase = events.name.words[code // kinds // len(PHASES)], PHASES[code // kinds % len(PHASES)]
+        calls = here.get(code) or anywhere.get((name, phase))
+        if calls:
+            there, times = rows[until[code] - kernels[code] : until[code]], int(executions[code])
             more = float(part[code]), float(share_s[code])
-            found.append(Place(name, phase, calls[name, phase], here_s, times, *more))
+            found.append(Place(name, phase, calls, float(busy_s[code]), times, there, *more))
     return found
+
+
+def _called_anywhere(signatures: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[Operation, int]]:
+    """What each name was called with in a phase, in whatever steps, and how often."""
+    calls: dict[tuple[str, str], dict[Operation, int]] = {}
+    for row in signatures:
+        here = calls.setdefault((row["name"], row["phase"]), {})
+        operation = Operation.of(row)
+        here[operation] = here.get(operation, 0) + row["calls"]
+    return calls
+
+
+def _called_here(events: EventTrace, group: Int64) -> dict[int, dict[Operation, int]]:
+    """The same by group, of events that say it."""
+    said = events.signatures()
+    operations = [Operation.from_key(word) if word else None for word in said.words]
+    rows = np.flatnonzero(np.array([one is not None for one in operations] or [False])[said.codes])
+    calls: dict[int, dict[Operation, int]] = {}
+    pairs, counts = np.unique(np.stack((group[rows], said.codes[rows])), axis=1, return_counts=True)
+    for (place, code), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        operation = operations[code]
+        if operation is not None:
+            calls.setdefault(place, {})[operation] = count
+    return calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +188,13 @@ def _elements(shapes: Any) -> int:
     return sum(_elements(one) for one in shapes)
 
 
-def _groups(events: EventTrace) -> Int64:
-    return events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes
+def _groups(events: EventTrace, steps: Steps | None) -> tuple[Int64, int]:
+    """The name, phase and kind of step of every event as one number; and how many kinds there are."""
+    kind, kinds = np.zeros(len(events), np.int64), 1
+    if steps is not None and len(steps):
+        kinds = len(steps.label.words) + 1
+        kind = np.append(steps.label.codes, NO_STEP)[step_of_event(events, steps)].astype(np.int64) + 1
+    return (events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes) * kinds + kind, kinds
 
 
 def on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:

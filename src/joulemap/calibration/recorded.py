@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from joulemap.accounting.alike import told_apart
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.operation import Operation, on_device, own_seconds, places
@@ -87,13 +88,13 @@ def calibrated(
     known = Calibration.from_json(content)
     calibration = known.at(_clock_mhz(recording, known.device))
     events = recording.events()
-    here = places(events, calibration.device, signatures(recording))
+    whole = recording.steps() if steps is None else steps
+    here = places(events, calibration.device, signatures(recording), whole)
     weights = weigh(events, here, calibration)
     drawn = _drawn(recording, calibration.device) if power is None else power
-    whole = recording.steps() if steps is None else steps
     if drawn is None or whole is None or not whole.traced.any():
         return Calibrated(weights, calibration, None)
-    found = _sums(events, whole, drawn, weights, calibration)
+    found = _sums(events, told_apart(whole), drawn, weights, calibration)
     if found.measured_j <= 0:
         return Calibrated(weights, calibration, None)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)

@@ -21,7 +21,7 @@ from joulemap.calibration.cost import TRANSFER_RMS
 from joulemap.calibration.operation import Operation, Place, on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.program import leaf
-from joulemap.traces import PHASES, EventTrace, Float64
+from joulemap.traces import EventTrace, Float64
 
 TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
@@ -60,8 +60,7 @@ def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, r
     share = np.zeros(len(events))
     parts = list(known_parts(here, calibration))
     for place, known in parts:
-        rows = chosen & (events.name.codes == events.name.code(place.name))
-        rows &= events.phase.codes == PHASES.index(place.phase)
+        rows = place.rows
         part = known.seconds / place.busy_s
         watts[rows], share[rows] = known.energy_j / known.seconds, part
         rms[rows] = np.hypot(part * np.hypot(known.rms, known.transfer_rms), (1 - part) * BY_TIME_RMS)

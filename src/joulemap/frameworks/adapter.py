@@ -52,6 +52,10 @@ class StepListener(Protocol):
         """Whether this thread is in a step, whoever began it."""
         ...
 
+    def open_label(self) -> str:
+        """The label of the step that this thread is in, as far as is known; empty outside of steps."""
+        ...
+
     def rename(self, label: str) -> None:
         """The step that runs now turns out to be of another kind than was thought when it began. One that
         encloses it keeps its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -35,6 +36,17 @@ class Signature:
     scalars: str
     calls: int
     cold: str = ""
+
+    @property
+    def key(self) -> str:
+        """One line that is the same wherever the same was called."""
+        return call_key(self.op, self.shapes, self.strides, self.types, self.scalars, self.cold)
+
+
+def call_key(op: str, shapes: str, strides: str, types: str, scalars: str, cold: str = "") -> str:
+    """What an operation was called with in one line, which says nothing of where."""
+    said = [op, shapes, strides, types, scalars]
+    return json.dumps([*said, cold] if cold else said)
 
 
 @dataclass(frozen=True, slots=True)

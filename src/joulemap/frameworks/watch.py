@@ -29,6 +29,9 @@ class Nobody:
     def is_open(self) -> bool:
         return False
 
+    def open_label(self) -> str:
+        return ""
+
     def rename(self, label: str) -> None: ...
     def cancel(self) -> None: ...
 

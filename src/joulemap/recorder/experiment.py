@@ -96,6 +96,9 @@ class Experiment:
     def is_open(self) -> bool:
         return self._steps.is_open()
 
+    def open_label(self) -> str:
+        return self._steps.open_label()
+
     def rename(self, label: str) -> None:
         if self._steps.is_open() and self._depth == 1:
             self._label = label

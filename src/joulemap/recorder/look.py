@@ -78,6 +78,9 @@ class LookingOn:
     def is_open(self) -> bool:
         return self._steps.is_open()
 
+    def open_label(self) -> str:
+        return self._steps.open_label()
+
     def rename(self, label: str) -> None:
         self._steps.rename(label)
 

@@ -213,6 +213,13 @@ class StepClock:
             self._clear_what_was_left()
         return bool(self._owner == get_ident() and self._depth) or lane.here() is not None
 
+    def open_label(self) -> str:
+        """Of the step that is open, where it is this thread's."""
+        if not self.is_open():
+            return ""
+        noted = self._lane.here()
+        return self._label if noted is None or noted is self._lane.taken else noted[2]
+
     def rename(self, label: str) -> None:
         """Only the outermost is known by a name."""
         self._take_over()

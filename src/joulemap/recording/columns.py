@@ -21,7 +21,9 @@ from joulemap.traces import EventTrace, PowerTrace, Steps
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _TIMES = {"start_ns": pa.int64(), "end_ns": pa.int64()}
 _LABELS = dict.fromkeys(("name", "device", "lane", "kind", "op", "phase"), _WORDS)
-_EVENTS = {**_LABELS, **_TIMES, "step": pa.int32()}
+_EVENTS = {**_LABELS, **_TIMES, "step": pa.int32(), "signature": _WORDS}
+_NOT_ALWAYS = ("lane", "signature")
+"""Columns of events that are absent where there would be nothing in them."""
 _STEPS = {**_TIMES, "traced": pa.bool_(), "label": _WORDS}
 _POWER = {**_TIMES, "energy_j": pa.float64(), "gap": pa.bool_()}
 _SHARES = {**_TIMES, "share": pa.float64(), "loading": pa.float64()}
@@ -45,15 +47,15 @@ _SITES = {"site": pa.int32(), "file": _WORDS, **_PLACES, "text": _WORDS, "functi
 
 
 def events_table(events: EventTrace) -> pa.Table:
-    """Events as a table, with a column for lanes when they have them."""
+    """Events as a table, with columns for lanes and signatures when they have them."""
     types = {name: kind for name, kind in _EVENTS.items() if getattr(events, name) is not None}
     return _table(types, vars(events))
 
 
 def events_from(table: pa.Table) -> EventTrace:
     """Events from their table."""
-    lanes = "lane" in table.column_names
-    types = {name: kind for name, kind in _EVENTS.items() if lanes or name != "lane"}
+    absent = [name for name in _NOT_ALWAYS if name not in table.column_names]
+    types = {name: kind for name, kind in _EVENTS.items() if name not in absent}
     return EventTrace.from_columns(**_columns(table, types))
 
 

@@ -39,12 +39,13 @@ class Profiler:
         self._lock = threading.RLock()
         self._starting = self._theirs = False
         self._session: Any = None
-        self._on_gpu = self._looks = self._counts = False
+        self._on_gpu = self._looks = False
+        self._counts: str | None = None
         self._cached = "", 0
         self.waited_s = 0.0
         self.touching: set[str] = set()
         self._folder = Path()
-        self._sessions: Counter[bool] = Counter()
+        self._sessions: Counter[str] = Counter()
         self._disable: Callable[[], Any] = profiler._disable_profiler
         self._residue = Residue(watch, patches)
         self._silence: Callable[[], AbstractContextManager[None]] | None = None
@@ -57,26 +58,26 @@ class Profiler:
         with self._lock:
             self.waited_s = 0.0
             self.refuse_if_busy()
-            of_step = self._watch.steps.is_open()  # or of a slice of time
-            if not of_step and gpus.to_come():
+            label = self._watch.steps.open_label()  # none of a slice of time
+            if not self._watch.steps.is_open() and gpus.to_come():
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
-            thorough = _is_power_of_four(self._sessions[of_step] + 1)
+            thorough = _is_power_of_four(self._sessions[label] + 1)
             self._open(folder, record_shapes=thorough, experimental_config=_all_threads())
             try:
                 self._calls.names.learn()
             except BaseException:  # a module that cannot be asked for its parts, or a signal's handler
                 self.drop()
                 raise
-            self._sessions[of_step] += 1
-            self._counts = of_step
+            self._sessions[label] += 1
+            self._counts = label
             self._calls.flow = Dataflow() if thorough else None
             self._calls.tracing = True
 
     def compiles(self) -> None:
         """The step that is traced is no example of others: the next session is as thorough as this one."""
         if self._session is not None and self._counts:
-            self._counts = False
-            self._sessions[True] -= 1
+            self._sessions[self._counts] -= 1
+            self._counts = None
 
     def look(self, folder: Path) -> bool:
         """Open a session that tells where tensors lie, and no more; False without a GPU that has a cache.
@@ -168,7 +169,7 @@ class Profiler:
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
         self._calls.tracing, self._calls.flow = False, None
-        self._session, self._looks, self._counts = None, False, False
+        self._session, self._looks, self._counts = None, False, None
         with self._quietly():
             if self._on_gpu:
                 gpus.wait()
@@ -228,7 +229,8 @@ def _cached() -> tuple[str, int]:
 
 
 def _is_power_of_four(number: int) -> bool:
-    """Shapes and dataflow make a session twice as dear and seldom change: the 1st, 4th, 16th, … has them."""
+    """Shapes and dataflow make a session twice as dear and seldom change: of each kind of step the 1st, 4th,
+    16th, … has them."""
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 

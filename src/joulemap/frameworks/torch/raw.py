@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,24 +18,17 @@ from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import Held, ImportedTrace, Signature
 from joulemap.frameworks.kineto import KinetoColumns, KinetoTrace, trace_of
 from joulemap.frameworks.kineto_names import GPU_CATEGORIES, GPU_RANGES
-from joulemap.frameworks.nesting import Forest
-from joulemap.frameworks.torch.caches import Cold, read_cold
-from joulemap.frameworks.torch.compiled import Codes, read_codes, read_graphs, with_kernels
+from joulemap.frameworks.torch.caches import read_cold
+from joulemap.frameworks.torch.called import Call, Told, called_with, signature, with_signatures
+from joulemap.frameworks.torch.compiled import read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.inputs import tensors_of
-from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.frameworks.torch.values import Values, held_by, read_values
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
-
-_RATE = 1e-3
-"""Stands for every factor of an optimizer: a learning rate, a decay, a step's correction."""
-_EXPONENTS = ("norm", "pow")
-"""In the names of operations whose numbers choose how they are computed: a norm of 2 is a sum of squares, and
-one of any other power takes fifty times as long on a CPU."""
 
 COMPILATION = "(compilation)"
 
@@ -66,29 +58,29 @@ def read_raw(
     events: list[EventTrace] = []
     notes: list[str] = []
     phases: dict[Edge, set[str]] = {}
-    signatures: Counter[tuple[str, str, str, str]] = Counter()
+    calls: Counter[Call] = Counter()
+    cold, values = read_cold(folder), read_values(folder)
     for number, session in enumerate(sessions):
         columns = _columns(session, prefixes)
-        ranges = _has(Labels(session.columns["category"], tuple(session.categories)), (GPU_RANGES,))
+        ranges = Labels(session.columns["category"], tuple(session.categories)).isin([GPU_RANGES])
         compiling = _compiling(columns, compiled_ns)
         kept = ~(ranges | compiling)
         trace = trace_of(with_kernels(columns.take(kept), graphs))
-        events += [trace.events, _compilation(columns.take(compiling & ~ranges & _on_gpu(columns)))]
+        called = called_with(trace.events, _told(session, kept, trace), codes)
+        calls.update(called.counts())
+        events += [
+            with_signatures(trace.events, called, cold),
+            _compilation(columns.take(compiling & ~ranges & _on_gpu(columns))),
+        ]
         notes += trace.notes
         for phase, edge in _edges(session, trace, prefixes):
             phases.setdefault(edge, set()).update(filter(None, (phase,)))
-        signatures.update(_signatures(session, kept, trace, codes))
-        signatures.update(_generated(trace.events, codes))
         if progress is not None:
             progress((number + 1) / len(sessions))
-    cold, values = read_cold(folder), read_values(folder)
     none = np.zeros(0, np.int64)
     empty = EventTrace.from_columns(name="", device="CPU", start_ns=none, end_ns=none, lane="")
     whole = EventTrace.joined(events or [empty])
-    known = tuple(
-        _signature(name, op, phase, said, calls, cold)
-        for (name, op, phase, said), calls in sorted(signatures.items())
-    )
+    known = tuple(signature(call, count, cold) for call, count in sorted(calls.items()))
     return ImportedTrace(
         events=whole,
         steps=Steps.from_columns(start_ns=none, end_ns=none),
@@ -136,10 +128,10 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
     device[raw["off_host"]] = raw["device"]
     name = Labels(raw["name"], tuple(session.names))
     category = Labels(raw["category"], tuple(session.categories))
-    on_gpu = _has(category, (*GPU_CATEGORIES, "gpu"))
+    on_gpu = category.isin([*GPU_CATEGORIES, "gpu"])
     if NO_CATEGORY in session.categories:
         category = kineto_names.guess_categories(name, on_gpu, linked)
-    launched = on_gpu | _has(category, ("cuda_runtime", "cuda_driver"))
+    launched = on_gpu | category.isin(["cuda_runtime", "cuda_driver"])
     correlation = raw["correlation_id"]
     return KinetoColumns(
         name=name.mapped([_module_path(word, prefixes) for word in name.words]),
@@ -184,41 +176,13 @@ def _compilation(kernels: KinetoColumns) -> EventTrace:
     )
 
 
-def _signatures(
-    session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace, codes: Codes
-) -> Counter[tuple[str, str, str, str]]:
-    """How often each operation was called with what: name, operation, phase, signature as written. One that
-    is not aten's has its namespace, unlike in names."""
-    found: Counter[tuple[str, str, str, str]] = Counter()
+def _told(session: _Session, kept: NDArray[np.bool_], trace: KinetoTrace) -> Told | None:
+    """What the session says of its operations; kernels that were added behind them have none of it."""
     if "signature" not in session.columns:
-        return found
-    own = trace.host_rows[trace.host_rows < kept.sum()]  # kernels that were added behind have none
-    said, label = (session.columns[column][kept][own] for column in ("signature", "name"))
-    events = trace.events
-    rows = np.flatnonzero(np.array([bool(word) for word in session.signatures], bool)[said])
-    nested = Forest.of_events(events, rows)
-    rows = rows[~nested.holds_its_like(events.name.codes[rows].astype(np.int64))]  # they only pass on
-    columns = (events.name.codes, events.op.codes, events.phase.codes, said, label)
-    distinct, calls = np.unique(np.stack([one[rows] for one in columns]), axis=1, return_counts=True)
-    kernels = {kernel for kernel, _ in codes}
-    for (a, b, c, d, e), count in zip(distinct.T.tolist(), calls.tolist(), strict=True):
-        if events.op.words[b] not in kernels:
-            op = kineto_names.foreign(session.names[e]) or events.op.words[b]
-            found[events.name.words[a], op, events.phase.words[c], session.signatures[d]] += count
-    return found
-
-
-def _generated(events: EventTrace, codes: Codes) -> Counter[tuple[str, str, str, str]]:
-    """How often kernels of inductor's own ran: what they are called with is in their code."""
-    found: Counter[tuple[str, str, str, str]] = Counter()
-    known = {kernel for kernel, _ in codes}
-    own = [word for word in events.op.words if known.issuperset(word.split(BETWEEN))]
-    rows = np.flatnonzero((events.kind.codes == KINDS.index("op")) & _has(events.op, own))
-    for name, op, phase in zip(events.name[rows], events.op[rows], events.phase[rows], strict=True):
-        files = {file for one in op.split(BETWEEN) for file in codes.get((one, phase == "backward"), ())}
-        said = json.dumps([[], [], [], sorted(files)])
-        found[name, PREFIX + op, phase, said] += 1
-    return found
+        return None
+    own = trace.host_rows[trace.host_rows < kept.sum()]
+    signatures, names = (session.columns[column][kept][own] for column in ("signature", "name"))
+    return Told(Labels(signatures, tuple(session.signatures)), Labels(names, tuple(session.names)))
 
 
 def _edges(session: _Session, trace: KinetoTrace, prefixes: Sequence[str]) -> Iterator[tuple[str, Edge]]:
@@ -249,39 +213,11 @@ def _operations(events: EventTrace) -> dict[str, str]:
     return {events.name.words[code]: kind for code, kind in zip(used.tolist(), kinds, strict=True)}
 
 
-def _signature(name: str, op: str, phase: str, said: str, calls: int, cold: Cold) -> Signature:
-    shapes, strides, types, scalars = _unpacked(said, op, phase)
-    there = cold.get((op, tensors_of(shapes, types)), "") if cold else ""
-    return Signature(name, op, phase, shapes, strides, types, scalars, calls, there)
-
-
 def _held(signatures: Iterable[Signature], values: Values) -> tuple[Held, ...]:
     """What operations were given, once for each kind of call."""
     called = sorted({(one.op, one.shapes, one.strides, one.types) for one in signatures})
     found = ((call, held_by(values, call[0], tensors_of(call[1], call[3]))) for call in called)
     return tuple(Held(*call, pieces) for call, pieces in found if any(pieces))
-
-
-def _unpacked(signature: str, op: str, phase: str) -> tuple[str, str, str, str]:
-    """Shapes, strides, types and scalars, each as JSON."""
-    shapes, strides, types, scalars = json.loads(signature)
-    if not any(word in op for word in _EXPONENTS):
-        scalars = [_rounded(one, phase == "optimizer") for one in scalars]
-    return json.dumps(shapes), json.dumps(strides), json.dumps(types), json.dumps(scalars)
-
-
-def _rounded(scalar: Any, coarse: bool) -> Any:
-    """A factor that changes from step to step costs the same in each, and so do all of an optimizer's."""
-    if isinstance(scalar, list):
-        return [_rounded(one, coarse) for one in scalar]
-    if not isinstance(scalar, float) or not math.isfinite(scalar):
-        return scalar
-    return math.copysign(_RATE, scalar) if coarse and scalar not in (0.0, 1.0) else float(f"{scalar:.1g}")
-
-
-def _has(labels: Labels, words: Sequence[str]) -> NDArray[np.bool_]:
-    among = np.array([word in words for word in labels.words], bool)
-    return among[labels.codes] if len(labels) else np.zeros(0, bool)
 
 
 def _module_path(word: str, prefixes: Sequence[str]) -> str:
