@@ -35,6 +35,7 @@ def said_of(seconds, traced, label="decode", behind_s=0.0):
         ([0.015] * 40 + [0.066] * 20 + [0.015] * 40, [50, 51], "mostly 15.0 ms"),
         ([0.001, 0.1] * 50, [4], "at most, and all of them 51.0 ms"),  # of two kinds, one was traced
         ([0.003] * 20 + [0.1] * 80, [10], "at most, and all of them 81.4 ms"),
+        (([1.0] + [0.015] * 16) * 6, [4], "at most, and all of them 73.5 ms"),  # few that read long prompts
     ],
 )
 def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, traced, how):
@@ -55,6 +56,8 @@ def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, trac
         ([0.066] * 20 + [0.015] * 80, [4, 40, 70], 0.0),
         ([0.6] + [0.005] * 99, [50], 0.0),  # the first one is never traced
         ([0.02] * 500 + [30.0] + [0.02] * 500, [50], 0.0),
+        (([0.005] * 9 + [0.155]) * 20, [50], 0.015),  # a host that waits for ten steps at once
+        (([0.1] + [0.015] * 128) * 6, [4], 0.0),  # short prompts take little of it
         ([0.066] * 100, [], 0.0),
         ([0.066] * 20, range(20), 0.0),
     ],

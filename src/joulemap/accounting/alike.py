@@ -23,8 +23,9 @@ AROUND = 15
 waits for a device that is behind, tells nothing by itself."""
 NEAR, FEWEST = 3, 10
 """Steps on each side of a traced one that tell how long it would have taken, and of how many it is asked."""
-SOME = 0.1
-"""So many of them, and not just one that was held up, or the first ones, which are never traced."""
+SEVERAL, MUCH, MORE = 3, 1 / 3, 1.5
+"""Long steps must be so many, and not just one that was held up, take so much of the time, and make the mean
+so many times as long as a traced step: where a host waits for several steps at once, the others are short."""
 _OFF = "what is projected from these may be off. joulemap run --steps traces others."
 _LEAST_S = 1e-9
 
@@ -55,8 +56,8 @@ def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
         near_s, usual_s = _near_s(lasted_s, np.searchsorted(others, traced)), float(np.median(lasted_s))
         took_s, mean_s = float((ended_ns - steps.start_ns)[traced].max()) / NS_PER_S, float(lasted_s.mean())
         name = steps.label.words[code]
-        longer = float((lasted_s > UNLIKE * took_s).mean())
-        if mean_s > UNLIKE * took_s and longer > SOME:
+        long_s = lasted_s[lasted_s > UNLIKE * took_s]
+        if len(long_s) >= SEVERAL and long_s.sum() > MUCH * lasted_s.sum() and mean_s > MORE * took_s:
             took = f"Steps of {name} that were traced took {fmt_seconds(took_s)} at most, and all of them "
             said.append(f"{took}{fmt_seconds(mean_s)} on the mean: {_OFF}")
         elif near_s > UNLIKE * usual_s:
