@@ -227,6 +227,26 @@ def test_generated_code_of_a_backward_pass_or_another_function_tells_nothing() -
         assert all(call.origin is None for call in calls)
 
 
+def test_calls_in_generated_code_for_a_gpu_are_in_the_order_in_which_they_are_made() -> None:
+    """Parts of a graph are functions that are written before they are called."""
+    code = (Path(__file__).parent / "data" / "inductor-cuda-inference.txt").read_text()
+    assert [call.event for call in calls_in(code, {})] == [
+        "triton_poi_fused_index_mul_0",
+        "aten::mm",
+        "triton_poi_fused_add_relu_1",
+        "aten::mm",
+        "triton_poi_fused__to_copy_relu_2",
+        "triton_poi_fused_add_copy__mul_3",
+        "cpp_fused__to_copy_mul_4",
+        "triton_poi_fused_add_relu_5",
+    ]
+
+
+def test_kernels_that_a_program_has_written_in_triton_are_calls() -> None:
+    code = CODE.replace("triton_poi_fused_relu_0", "add_kernel_0")
+    assert calls_in(code, ORIGINS)[1].event == "add_kernel_0"
+
+
 @pytest.mark.parametrize(
     ("stack", "in_module", "alone"),
     [

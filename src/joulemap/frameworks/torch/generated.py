@@ -7,16 +7,18 @@ kernels have none. In a backward pass they are nodes of a graph that nobody has 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from joulemap.frameworks.torch.origins import MadeCall, Origin, common
 
 _BACKWARD = re.compile(r"# AOT ID: \['\w*backward'\]")
 _COMMENT = re.compile(r"\s+# Topologically Sorted Source Nodes: \[(?P<nodes>[^\]]*)\]")
 _CALL = re.compile(
-    r"\s+(\w+ = )?((?P<own>cpp_\w+)|(?P<triton>triton_\w+)\.run|extern_kernels\.(?P<extern>\w+)"
+    r"\s+(\w+ = )?((?P<own>cpp_\w+)|(?P<triton>\w+)\.run|extern_kernels\.(?P<extern>\w+)"
     r"|(torch\.ops\.(?P<space>\w+)|aten)\.(?P<operation>\w+)(\.\w+)?)\("
 )
+_PART = re.compile(r"def partition_(\d+)\(")
+_CALLS_PART = re.compile(r"\s+(?:.* = )?self\.partitions\[(\d+)\]\(")
 
 
 def calls_in(code: str, origins: Mapping[str, Origin]) -> list[MadeCall]:
@@ -40,9 +42,26 @@ def _named(line: str) -> list[str] | None:
     return None if comment is None else list(filter(None, comment["nodes"].split(", ")))
 
 
+def _in_order(lines: Sequence[str]) -> Iterator[str]:
+    """Parts of a graph, which are functions of their own, where they are called."""
+    parts: dict[str, list[str]] = {}
+    rest: list[str] = []
+    into = rest
+    for line in lines:
+        begin = _PART.match(line)
+        if begin is not None:
+            into = parts.setdefault(begin[1], [])
+        elif line[:1].strip():
+            into = rest
+        into.append(line)
+    for line in rest:
+        called = _CALLS_PART.match(line)
+        yield from [line] if called is None else parts.get(called[1], [line])
+
+
 def _calls(code: str, origins: Mapping[str, Origin]) -> Iterator[MadeCall]:
     nodes: list[str] | None = None
-    for line in code.splitlines():
+    for line in _in_order(code.splitlines()):
         named = _named(line)
         nodes = nodes if named is None else named
         call = _CALL.match(line)

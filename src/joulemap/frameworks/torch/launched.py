@@ -7,18 +7,28 @@ with again, through inductor's own launcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from joulemap.frameworks.torch.inputs import reach
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt
 
 PREFIX = "inductor::"
 """Of the operation's name; then the kernel, or several with a plus between, as they follow each other."""
 BETWEEN = " + "
+_SIGNATURE = re.compile(r"^@triton\.jit\ndef triton_\w+\((.*?)\):", re.M | re.S)
+_ANY_SIZE = re.compile(r"\bks\d")
+_LOADED = re.compile(r"(\w+) = tl\.load\((\w+) \+ ")
+_WRAPPED = re.compile(r"(\w+) = tl\.where\(\w+, \w+, (\w+)\)$", re.M)
+_END = re.compile(r'"index out of bounds: 0 <= (.+?) < (.+?)"')
+_ADDS = re.compile(r"tl\.atomic_add\((\w+) \+")
+LINE = 128
+"""Bytes of a cache's line on a GPU: operands begin where they did in theirs."""
 
 
 class Launch(NamedTuple):
@@ -30,7 +40,7 @@ class Launch(NamedTuple):
 
     def copied(self) -> Launch:
         """The same with tensors of its own."""
-        return Launch(self.kernel, [_copied(one) for one in self.operands], self.named)
+        return Launch(self.kernel, copied_together(self.operands), self.named)
 
     def __call__(self) -> None:
         named = self.named
@@ -47,15 +57,13 @@ def is_generated(call: Call) -> bool:
 def launcher(call: Call) -> Callable[[], Callable[[], Any]]:
     """Makes launches of a kernel, each with operands of its own."""
     names = call.op.removeprefix(PREFIX).split(BETWEEN)
-    if len(call.scalars) != 1:
-        raise NotRebuilt(f"torch.compile has made {len(call.scalars)} kernels of that name, and not one")
-    [code] = call.scalars
-    if not Path(code).is_file():
-        raise NotRebuilt(f"its generated code is not in inductor's cache any more ({code})")
-    seen = _given(code, names)
-    missing = [name for name in names if name not in seen]
-    if missing:
-        raise NotRebuilt(f"the generated code does not call {missing[0]}")
+    gone = [code for code in call.scalars if not Path(code).is_file()]
+    if gone:
+        raise NotRebuilt(f"its generated code is not in inductor's cache any more ({gone[0]})")
+    codes = _different(call.scalars, names)
+    if len(codes) != 1:
+        raise NotRebuilt(f"torch.compile has made {len(codes)} kernels of that name, and not one")
+    seen = _given(codes[0], names)
     return lambda: partial(_in_turn, [seen[name].copied() for name in names])
 
 
@@ -64,38 +72,68 @@ def _in_turn(launches: Sequence[Launch]) -> None:
         launch()
 
 
+def _different(codes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Files with different kernels of these names: graphs that differ may well have the same ones."""
+    found: dict[Any, str] = {}
+    for number, code in enumerate(codes):
+        text = Path(code).read_text()
+        sources = tuple(_source(text, name) for name in names)
+        found.setdefault(sources if all(sources) else number, code)
+    return list(found.values())
+
+
 class _Spy:
     """Stands in for a kernel, and notes what it is given first."""
 
-    def __init__(self, kernel: Any, note: Callable[[Launch], Any]) -> None:
+    def __init__(self, kernel: Any, note: Callable[[Launch], None]) -> None:
         self._kernel, self._note = kernel, note
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
-        self._note(Launch(self._kernel, operands, named).copied())
+        self._note(Launch(self._kernel, operands, named))
         return self._kernel(*operands, **named)
 
     def run(self, *operands: Any, **named: Any) -> Any:
         """As Triton's kernels are launched."""
-        self._note(Launch(self._kernel.run, operands, named).copied())
+        self._note(Launch(self._kernel.run, operands, named))
         return self._kernel.run(*operands, **named)
+
+
+class _Enough(Exception):
+    """All kernels are seen: what the generated code would do afterwards tells nothing."""
 
 
 def _given(code: str, names: Sequence[str]) -> dict[str, Launch]:
     """What kernels are given when the generated code runs once. A copy is kept, from before they write."""
     from torch._inductor.codecache import PyCodeCache
 
+    sources = {name: _source(Path(code).read_text(), name) for name in names}
+    if any(map(_is_of_any_size, sources.values())):
+        raise NotRebuilt("torch.compile has made it for tensors of any size, and theirs is not recorded")
     module = PyCodeCache.load_by_key_path(Path(code).stem, code)
     seen: dict[str, Launch] = {}
-    with _spied(module, names, seen):
-        _run(module)
+    if all(hasattr(module, name) for name in names):
+        with suppress(_Enough), _spied(module, names, seen):
+            _run(module)
+    missing = [name for name in names if name not in seen]
+    if missing:
+        raise NotRebuilt(f"the generated code does not call {missing[0]}")
+    for name, launch in seen.items():
+        _point_about(launch.operands, sources[name])
     return seen
 
 
 @contextmanager
 def _spied(module: ModuleType, names: Sequence[str], seen: dict[str, Launch]) -> Iterator[None]:
-    kernels = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    kernels = {name: getattr(module, name) for name in names}
+
+    def note(name: str, launch: Launch) -> None:
+        if name not in seen:
+            seen[name] = launch.copied()
+        if len(seen) == len(kernels):
+            raise _Enough
+
     for name, kernel in kernels.items():
-        setattr(module, name, _Spy(kernel, partial(seen.setdefault, name)))
+        setattr(module, name, _Spy(kernel, partial(note, name)))
     try:
         yield
     finally:
@@ -104,11 +142,13 @@ def _spied(module: ModuleType, names: Sequence[str], seen: dict[str, Launch]) ->
 
 
 def _run(module: ModuleType) -> None:
-    """Once, on random operands. Before torch 2.13 a benchmark makes them, whose timing is left out."""
+    """Once, on random operands. In older versions a benchmark makes them, whose timing is left out."""
     from torch._inductor import utils
 
     if hasattr(module, "get_args"):
-        module.call(module.get_args())
+        operands = module.get_args()
+        _let_through(operands)
+        module.call(operands)
         return
     timing = utils.print_performance
     utils.print_performance = lambda function, **_: function()
@@ -118,18 +158,111 @@ def _run(module: ModuleType) -> None:
         utils.print_performance = timing
 
 
-def _copied(operand: Any) -> Any:
+def _let_through(operands: Sequence[Any]) -> None:
+    """Inductor makes up masks that let nothing through, and a backward pass of zeros after a dropout."""
     import torch
 
-    if not isinstance(operand, torch.Tensor):
-        return operand
-    copy = torch.empty_strided(operand.shape, operand.stride(), dtype=operand.dtype, device=operand.device)
-    return copy.copy_(operand)
+    for one in operands:
+        if isinstance(one, torch.Tensor) and one.dtype == torch.bool:
+            one.as_strided((reach(one.shape, one.stride()),), (1,)).random_(0, 2)
+
+
+def _source(code: str, name: str) -> str:
+    """What is compiled for a kernel; empty where the code does not say."""
+    found = re.search(rf"^{name} = async_compile\.\w+\([^\n]*'''\n(.*?)^'''", code, re.M | re.S)
+    return found[1] if found else ""
+
+
+def _is_of_any_size(source: str) -> bool:
+    """Whether sizes are given to the kernel: generated code runs by itself with those that were first met."""
+    sizes = [name for name in _parameters(source) if "numel" in name]
+    return _ANY_SIZE.search(source) is not None or any(f" {name} = " not in source for name in sizes)
+
+
+def _point_about(operands: Sequence[Any], source: str) -> None:
+    """Inductor makes up indices that are all zero: what all is added to one row takes far longer."""
+    import torch
+
+    given = dict(zip(_parameters(source), operands, strict=False))
+    for name, end in _ends(given, source).items():
+        one = given[name]
+        is_index = isinstance(one, torch.Tensor) and one.dtype in (torch.int32, torch.int64)
+        if is_index and not one.any():
+            one.as_strided((reach(one.shape, one.stride()),), (1,)).random_(0, end)
+
+
+def _ends(given: Mapping[str, Any], source: str) -> dict[str, int]:
+    """How far indices may go, by the operand that they are in. One too far would break a GPU's context: so
+    either the kernel itself asserts that of all of them as they are, or it adds to something of that size."""
+    loaded, wrapped = dict(_LOADED.findall(source)), dict(_WRAPPED.findall(source))
+    ends: dict[str, int] = {}
+    for index, end in _END.findall(source):
+        name = loaded.get(wrapped.get(index, index), "")
+        if name not in given or not end.isdigit():
+            return {}
+        ends[name] = min(int(end), ends.get(name, int(end)))
+    added = [given[name] for name in _ADDS.findall(source) if name in given]
+    sizes = [size for one in added for size in one.shape if size > 1]
+    if sizes and not ends:
+        return {name: min(sizes) for name in given if name.startswith("in_ptr")}
+    return ends
+
+
+def _parameters(source: str) -> list[str]:
+    """Of a kernel that inductor has written in Triton; none of others."""
+    found = _SIGNATURE.search(source)
+    return [one.partition(":")[0].strip() for one in found[1].split(",")] if found else []
+
+
+def copied_together(operands: Sequence[Any]) -> list[Any]:
+    """Operands of their own, which lie in memory as these do: what a kernel writes over is what it reads, and
+    what overlaps still does. Code is made for where in a line of 16 bytes an operand begins."""
+    import torch
+
+    tensors = {id(one): one for one in operands if isinstance(one, torch.Tensor) and one.numel()}
+    copies = {key: copy for some in _overlapping(tensors.values()) for key, copy in _copies(some)}
+    return [copies.get(id(one), one) for one in operands]
+
+
+def _overlapping(tensors: Iterable[Any]) -> list[list[Any]]:
+    """Those whose memory overlaps, together."""
+    groups: list[list[Any]] = []
+    until = 0
+    for one in sorted(tensors, key=_bytes_of):
+        begin, end = _bytes_of(one)
+        if not groups or begin >= until or one.device != groups[-1][0].device:
+            groups.append([])
+        groups[-1].append(one)
+        until = end if len(groups[-1]) == 1 else max(until, end)
+    return groups
+
+
+def _bytes_of(tensor: Any) -> tuple[int, int]:
+    """Where in memory a tensor begins and ends."""
+    begin = int(tensor.data_ptr())
+    return begin, begin + reach(tensor.shape, tensor.stride()) * int(tensor.element_size())
+
+
+def _copies(tensors: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Of tensors that share their memory, by identity."""
+    import torch
+
+    first = tensors[0]
+    begin, end = _bytes_of(first)[0], max(_bytes_of(one)[1] for one in tensors)
+    lead = begin % LINE
+    memory = torch.empty(lead + end - begin, dtype=torch.uint8, device=first.device)
+    whole = torch.empty(0, dtype=torch.uint8, device=first.device)
+    since = begin - first.untyped_storage().data_ptr()
+    memory[lead:].copy_(whole.set_(first.untyped_storage(), since, (end - begin,), (1,)))
+    for one in tensors:
+        offset = (_bytes_of(one)[0] - begin + lead) // one.element_size()
+        own = torch.empty(0, dtype=one.dtype, device=one.device)
+        yield id(one), own.set_(memory.untyped_storage(), offset, one.shape, one.stride())
 
 
 def _stream_of(operands: Sequence[Any]) -> int:
     """The stream that is current now, which in a CUDA graph is another one than before."""
     import torch
 
-    device = next(one.device.index for one in operands if isinstance(one, torch.Tensor))
-    return int(torch._C._cuda_getCurrentRawStream(device))
+    device = next((one.device.index for one in operands if isinstance(one, torch.Tensor)), None)
+    return int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device() if device is None else device))
