@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -247,3 +248,23 @@ def test_operands_of_their_own_lie_as_those_of_the_program_do() -> None:
     assert own[3].tolist() == apart.tolist()
     assert own[7].data_ptr() == own[3].data_ptr()
     assert float(memory.sum()) == 4950
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_kernels_that_inductor_has_just_made_are_executed_over_and_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """On a GPU inside of a CUDA graph."""
+    pytest.importorskip("torch._inductor.compile_fx")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    x, y = torch.rand(2, 256, 512, device=device)
+    compiled = torch.compile(lambda x, y: (x.sin() * y + 1).sum(-1).exp())
+    torch.testing.assert_close(compiled(x, y), (x.sin() * y + 1).sum(-1).exp())
+    torch._dynamo.reset()
+    made = re.compile(r"^(\w+) = async_compile\.(?:triton|cpp_pybinding)\(", re.M)
+    found = [(name, file) for file in tmp_path.rglob("*.py") for name in made.findall(file.read_text())]
+    assert found
+    for name, file in found:
+        replayer = Replayer(Call.of(kernel(name, file).key), torch.device(device))
+        assert executed([replayer], 0.01, torch.device(device))["executions"][0] >= 1
