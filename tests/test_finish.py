@@ -10,7 +10,7 @@ import pytest
 import joulemap
 from joulemap.devices import Domain
 from joulemap.processes import ProcessShares
-from joulemap.recorder.finish import TOO_SOON, WORKERS, _compiled_ns, finish
+from joulemap.recorder.finish import HELPERS, TOO_SOON, WORKERS, _compiled_ns, finish
 from joulemap.recorder.journal import Journal
 from joulemap.recorder.steps import COMPILED, TRACED, UNTRACED
 from joulemap.recorder.story import Story
@@ -65,6 +65,9 @@ def test_where_the_energy_of_workers_is_is_said_where_cpus_have_any(tmp_path: Pa
     assert warnings(tmp_path, VERSION, fed, *STEPS, devices=("CPU:0",)) == [TOO_SOON, WORKERS]
     assert warnings(tmp_path, fed, devices=("GPU:0",)) == []
     assert warnings(tmp_path, devices=("CPU:0",)) == []
+    helped = ("helpers", "torch")
+    assert warnings(tmp_path, helped, devices=("CPU:0",)) == [HELPERS]
+    assert warnings(tmp_path, helped, devices=("GPU:0",)) == []
 
 
 @pytest.mark.parametrize(("loading", "said"), [([0.0, 0.25], []), ([0.0, 0.0], [WORKERS])])

@@ -27,6 +27,7 @@ from joulemap.recorder.steps import (
     UNTRACED,
     StepClock,
 )
+from joulemap.traces import EventTrace
 
 
 class Tracer:
@@ -392,10 +393,27 @@ def test_all_time_without_a_step_has_a_name() -> None:
         ("(start-up)", 0, 20),
         ("(compilation)", 20, 30),
         ("(between steps)", 30, 40),
+        ("(between operations)", 40, 50),
         ("(tracing)", 35, 38),
         ("(tracing)", 50, 55),
         ("(after the last step)", 50, 100),
     }
+
+
+def test_time_in_traced_steps_in_which_no_operation_ran_has_a_name() -> None:
+    """On a CPU; of GPUs it is idle time."""
+    steps = [(10, 30, "train", TRACED), (30, 50, "train", UNTRACED), (60, 70, "train", TRACED)]
+    events = EventTrace.from_columns(
+        name="op",
+        device=["CPU", "CPU:1", "CPU", "GPU:0", "CPU", "CPU"],
+        start_ns=[5, 14, 12, 20, 24, 35],
+        end_ns=[8, 16, 15, 24, 30, 40],
+    )
+    for traced in ([events], [events.take(slice(0, 3)), events.take(slice(3, 6))]):
+        spans = named_spans(steps, [], (10, 70), traced)
+        rows = spans.name.isin(["(between operations)"])
+        found = zip(spans.start_ns[rows].tolist(), spans.end_ns[rows].tolist(), strict=True)
+        assert list(found) == [(10, 12), (16, 24), (60, 70)]
 
 
 def test_recording_this_process_in_a_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,28 @@ def test_helpers_are_not(tmp_path: Path, target: Any) -> None:
     assert said(tmp_path, partial(multiprocessing.Process, target=target)) == ([], False)
 
 
+@pytest.mark.parametrize(
+    ("target", "steps", "beside"),
+    [
+        (_process_worker, False, True),
+        (worker, True, True),
+        (None, True, False),
+        (rank, True, True),
+        (rank, False, False),  # of which something else is said
+    ],
+)
+def test_processes_that_compute_beside_the_program_are_known(
+    tmp_path: Path, target: Any, steps: bool, beside: bool
+) -> None:
+    adapter, heard = TorchAdapter(tmp_path), Heard()
+    adapter.attach("torch", heard)
+    multiprocessing.Process(target=target)
+    if steps:
+        torch.nn.Linear(2, 2).eval()(torch.ones(1, 2))
+    adapter.detach()
+    assert adapter.computes_beside == beside
+
+
 def test_workers_of_a_data_loader_are_known_and_no_ranks(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(
         [torch.ones(2)] * 2, num_workers=1, multiprocessing_context=multiprocessing.get_context("fork")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from joulemap.frameworks.torch.kinds import MOST
+from joulemap.frameworks.torch.adapter import TorchAdapter
+from joulemap.frameworks.torch.kinds import MOST, TOO_MANY
+from tests.tensorflow_live import Heard as Listener
 from tests.torch_live import attached
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -72,8 +74,14 @@ def test_whatever_a_module_has_made_of_itself_has_steps_and_hears_nothing(
 
 
 def test_not_more_kinds_of_inference_are_told_apart_than_could_be_traced(tmp_path: Path) -> None:
-    with attached(tmp_path) as (_, heard), torch.no_grad():
-        for size in range(1, 2 * MOST):
-            torch.nn.Linear(size, 1)(torch.randn(2, size))
+    """And that is said where it is so."""
+    for count, said in ((MOST, []), (2 * MOST, [TOO_MANY])):
+        adapter, heard = TorchAdapter(tmp_path), Listener()
+        adapter.attach("torch", heard)
+        with torch.no_grad():
+            for size in range(1, count + 1):
+                torch.nn.Linear(size, 1)(torch.randn(2, size))
+        adapter.detach()
         assert len(set(heard.steps)) == MOST
         assert heard.steps[-1] == f"inference {MOST}"
+        assert adapter.problems == said

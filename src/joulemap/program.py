@@ -19,6 +19,8 @@ PROFILER = "(profiler)"
 """What a framework's tracer does itself, while it traces and never else."""
 SLICE = "slice"
 """The label of steps that are none: stretches of time of a program without steps, as long as they like."""
+BETWEEN = "(between steps)"
+"""What a program does there, of which nothing is traced."""
 
 Edge = tuple[str, str]
 """From one operation to another that uses what it has computed."""

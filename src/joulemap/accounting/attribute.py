@@ -34,12 +34,13 @@ from joulemap.accounting.watching import part
 from joulemap.devices import Device, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
-from joulemap.program import PROFILER, split
+from joulemap.program import BETWEEN, PROFILER, split
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, PowerTrace, Steps
-from joulemap.units import fmt_seconds
+from joulemap.units import fmt_seconds, fmt_share
 
 Rule = Literal["exact", "recency", "calibrated"]
 RULES: tuple[Rule, ...] = ("exact", "recency", "calibrated")
+_MUCH = 1 / 3
 
 
 def attribute(
@@ -96,6 +97,7 @@ def _accounted(
             footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
     warnings = _warnings(events, traces, counted)
     warnings += [] if step_of.steps is None else unlike(step_of.steps, _ended_ns(events, step_of.steps))
+    warnings += _much_between(footprints)
     if not footprints:
         return Footprint.empty(weighting.rule, warnings)
     return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()
@@ -337,6 +339,19 @@ def _warnings(events: EventTrace, traces: list[PowerTrace], counted: list[PowerT
         if trace.gap_s > 0
     ]
     return said
+
+
+def _much_between(footprints: list[Footprint]) -> list[str]:
+    """That most of what a program does may lie between its steps: what belongs to them, or they themselves,
+    were not recognised."""
+    between_j = sum(float(one.energy_j[one.name.isin([BETWEEN])].sum()) for one in footprints)
+    drawn_j = sum(one.attributed_j + one.idle_j for one in footprints)
+    if not drawn_j or between_j <= _MUCH * drawn_j:
+        return []
+    return [
+        f"{fmt_share(between_j / drawn_j)} of the energy is of the time between steps, of which nothing is "
+        "traced. Where that is part of a step, mark the whole of it: joulemap.step()."
+    ]
 
 
 def _ended_ns(events: EventTrace, steps: Steps) -> Int64:

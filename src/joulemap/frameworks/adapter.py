@@ -168,11 +168,16 @@ class OpenEnded(Protocol):
 
 @runtime_checkable
 class Fed(Protocol):
-    """An adapter that knows of processes that load data for the program."""
+    """An adapter that knows of processes that the program has started."""
 
     @property
     def fed_by_workers(self) -> bool:
-        """Whether there were any."""
+        """Whether some have loaded its data."""
+        ...
+
+    @property
+    def computes_beside(self) -> bool:
+        """Whether some have computed something else for it, once it has been detached."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""The time that no traced step covers, so that none of it passes for idle.
+"""The time that no traced operation covers, so that none of it passes for idle.
 
-A program works outside its steps too: it imports, builds, compiles, loads, saves. On the CPU that time gets
-names of its own; on an accelerator, where nothing runs then, it stays idle time outside steps.
+A program works outside its steps too: it imports, builds, compiles, loads, saves. And in steps it does things
+that are no operations of a framework. On the CPU that time gets names of its own, and the processor time that
+the program used then; on an accelerator, where nothing runs then, it stays idle time.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.program import SLICE
+from joulemap.program import BETWEEN, SLICE
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED
-from joulemap.traces import EventTrace, Steps
+from joulemap.traces import EventTrace, Int64, Steps
 
-START_UP, BETWEEN, AFTER = "(start-up)", "(between steps)", "(after the last step)"
+START_UP, AFTER = "(start-up)", "(after the last step)"
 COMPILATION, TRACING, ALL = "(compilation)", "(tracing)", "(the whole program)"
+BESIDE = "(between operations)"
 LANE = "joulemap"
 
 Step = tuple[int, int, str, int]
@@ -69,10 +71,14 @@ def steps_table(steps: Sequence[Step]) -> Steps:
 
 
 def named_spans(
-    steps: Sequence[Step], sessions: Sequence[Mapping[str, Any]], window_ns: tuple[int, int]
+    steps: Sequence[Step],
+    sessions: Sequence[Mapping[str, Any]],
+    window_ns: tuple[int, int],
+    traced: Sequence[EventTrace] = (),
 ) -> EventTrace:
-    """Runtime events on the CPU for all time in the window that no step explains."""
-    spans = [*_gaps(steps, window_ns)]
+    """Runtime events on the CPU for all time in the window that no step explains, and for that of traced
+    steps in which none of the events that were ``traced`` ran there."""
+    spans = [*_gaps(steps, window_ns), *_beside(steps, traced)]
     spans += [(start, end, COMPILATION) for start, end, _, seen in steps if seen == COMPILED]
     spans += [span for session in sessions for span in _tracing(session)]
     spans = [(max(a, window_ns[0]), min(b, window_ns[1]), name) for a, b, name in spans]
@@ -95,6 +101,34 @@ def _gaps(steps: Sequence[Step], window_ns: tuple[int, int]) -> Iterable[Span]:
     for step, after in pairwise(steps):
         yield step[1], after[0], BETWEEN
     yield steps[-1][1], window_ns[1], AFTER
+
+
+def _beside(steps: Sequence[Step], traced: Sequence[EventTrace]) -> Iterable[Span]:
+    start_ns, end_ns = _busy(traced)
+    for begin_ns, until_ns, _, seen in steps:
+        if seen != TRACED:
+            continue
+        some = slice(np.searchsorted(end_ns, begin_ns), np.searchsorted(start_ns, until_ns))
+        borders = [begin_ns, *np.column_stack((start_ns[some], end_ns[some])).ravel().tolist(), until_ns]
+        yield from ((a, b, BESIDE) for a, b in zip(borders[::2], borders[1::2], strict=True) if b > a)
+
+
+def _busy(traced: Sequence[EventTrace]) -> tuple[Int64, Int64]:
+    """When anything ran on a CPU: stretches from start to end, with gaps between them."""
+    on_cpu = [
+        events.take(events.device.isin(word for word in events.device.words if word.startswith("CPU")))
+        for events in traced
+    ]
+    start_ns, end_ns = (
+        np.concatenate([np.zeros(0, np.int64), *(getattr(one, name) for one in on_cpu)])
+        for name in ("start_ns", "end_ns")
+    )
+    if not len(start_ns):
+        return start_ns, end_ns
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, until_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
+    apart = start_ns[1:] > until_ns[:-1]
+    return start_ns[np.append(True, apart)], until_ns[np.append(apart, True)]
 
 
 def _tracing(session: Mapping[str, Any]) -> Iterable[Span]:

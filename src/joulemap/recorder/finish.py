@@ -43,12 +43,16 @@ NEVER_STARTED = (
     "joulemap must be installed for the Python that runs the program."
 )
 TOO_SOON = (
-    "No step was traced: the first few are not, and there were no more. "
+    "No step was traced: the first few of a kind are not, and of none there were more. "
     "Trace all of them to see where their energy goes: --trace-all."
 )
 WORKERS = (
     "The CPU energy of data loaders' workers is in what the program's main thread did meanwhile: they could "
     "not be told apart from it, because they did not live for long or PyTorch is an old one."
+)
+HELPERS = (
+    "Processes that the program has started compute beside it: their CPU energy is in what its main thread "
+    "did meanwhile."
 )
 _MOVED_NS = 1_000_000
 _SPAN = {"start_ns": pa.int64(), "end_ns": pa.int64()}
@@ -78,7 +82,8 @@ def finish(
     begun_ns, steps = since_first_step(in_order(_steps(story, traces), window_ns))
     steps = with_slices_between(steps, window_ns[1])
     parts = [one.events.take(one.events.end_ns > begun_ns) for one in traces]
-    writer.put_events(EventTrace.joined([*parts, named_spans(steps, story.sessions, window_ns)]))
+    named = named_spans(steps, story.sessions, window_ns, parts)
+    writer.put_events(EventTrace.joined([*parts, named]))
     table = steps_table(steps)
     if len(table):
         writer.put_steps(table)
@@ -209,11 +214,14 @@ def _judgement(story: Story, how: str, overhead: float | None) -> list[str]:
 
 
 def _mixed_up(writer: RecordingWriter, story: Story) -> list[str]:
-    """Workers of data loaders whose energy the monitor has not told from that of the program itself."""
-    if not story.fed_by or not any(Device.parse(one.device).kind == "CPU" for one in writer.info.domains):
+    """Processes whose energy the monitor has not told from that of the program itself."""
+    if not any(Device.parse(one.device).kind == "CPU" for one in writer.info.domains):
         return []
-    shares = Recording.open(writer.path, salvage=True).shares()
-    return [] if any(one.loading.any() for one in shares.values()) else [WORKERS]
+    said = [HELPERS] if story.helped else []
+    if story.fed_by:
+        shares = Recording.open(writer.path, salvage=True).shares()
+        said += [] if any(one.loading.any() for one in shares.values()) else [WORKERS]
+    return said
 
 
 def _too_soon(story: Story, steps: Sequence[Step], overhead: float | None) -> list[str]:

@@ -116,6 +116,8 @@ class Inside:
                 self._journal.put("warning", problem)
             if isinstance(adapter, Fed) and adapter.fed_by_workers:
                 self._journal.put("workers", adapter.name)
+            if isinstance(adapter, Fed) and adapter.computes_beside:
+                self._journal.put("helpers", adapter.name)
         share = self._clock.budget.share(end_ns / 1e9)
         self._journal.put("end", {"t_ns": end_ns, "tracing_share": share})
         self._journal.close()

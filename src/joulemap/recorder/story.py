@@ -24,6 +24,8 @@ class Story:
     warnings: list[str] = field(default_factory=list)
     fed_by: list[str] = field(default_factory=list)
     """Frameworks whose worker processes have loaded data."""
+    helped: list[str] = field(default_factory=list)
+    """Those in whose programs other processes have computed."""
 
     @classmethod
     def read(cls, raw: Path) -> Story:
@@ -39,6 +41,7 @@ class Story:
             "version": story._version,
             "warning": story.warnings.append,
             "workers": story.fed_by.append,
+            "helpers": story.helped.append,
         }
         for what, content in read_journal(raw):
             if what in hear:  # else a later version's

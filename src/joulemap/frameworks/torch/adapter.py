@@ -59,6 +59,11 @@ class TorchAdapter(HookedAdapter):
         """Whether data loaders have had worker processes."""
         return self._children.fed_by_workers
 
+    @property
+    def computes_beside(self) -> bool:
+        """Whether other processes of the program have computed for it."""
+        return self._children.computes_beside
+
     def look(self, folder: Path) -> bool:
         """Open a session that tells where tensors lie, to be stopped as others are; False where there is
         nothing to look at. ``TracerBusy`` where one is open."""

@@ -265,7 +265,8 @@ class Calls:
         gradients = torch.is_grad_enabled()
         may_learn = gradients and bool(module.training)
         self._learns = self._learns or (may_learn and any_optimizer())
-        self._finder.call_begins(may_learn and self._learns, module)
+        evaluates = not gradients and getattr(module, "training", True) is False
+        self._finder.call_begins(may_learn and self._learns, module, evaluates)
         if not self._tracing:
             self._captures = self._finder.quick.captures = gpus.quick_captures()
             if not gradients:

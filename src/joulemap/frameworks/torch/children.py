@@ -16,7 +16,9 @@ NOT_TRACED = (
 _RANKS = "torch.multiprocessing.spawn"
 _FEEDING = ("torch.utils.data", "torchdata")
 _HELPERS = ("multiprocessing", "concurrent", "joblib", "torch", "joulemap")
-"""Whose processes do small things for the one that is traced: pools, managers, compilers."""
+"""Whose processes do things for the one that is traced: pools, managers, compilers."""
+_POOLS = ("concurrent.futures", "multiprocessing.pool", "joblib")
+"""And these compute what the program wants, while it goes on."""
 
 
 class Children:
@@ -26,6 +28,8 @@ class Children:
         self._watch = watch
         self.fed_by_workers = False
         """Whether some load its data."""
+        self.computes_beside = False
+        """Whether others compute for it, of which nobody says what."""
         self._some = False
 
     def hook(self, patches: Patches) -> None:
@@ -53,6 +57,7 @@ class Children:
         made no steps outside of them."""
         if self._some and not any_steps:
             self._watch.note(NOT_TRACED)
+        self.computes_beside |= self._some and any_steps
 
     def _made(self, process: Any) -> None:
         module = _module_of(process)
@@ -60,6 +65,8 @@ class Children:
             self.fed_by_workers = True
         elif module == _RANKS:
             self._watch.note(NOT_TRACED)
+        elif module.startswith(_POOLS):
+            self.computes_beside = True
         elif module.partition(".")[0] not in _HELPERS:
             self._some = True
 

@@ -10,6 +10,10 @@ from joulemap.frameworks.watch import from_a_signal
 INFERENCE = "inference"
 MOST = 8
 """Kinds that are told apart; all that come later are of the last one. Each takes a session of its own."""
+TOO_MANY = (
+    f"The program calls more than {MOST} models by themselves: those after the first {MOST - 1} are taken "
+    "for one kind, and what all of them take goes by the one that was traced."
+)
 _REMEMBERED = 1000
 
 
@@ -26,12 +30,17 @@ class InferenceKinds:
         self._labels: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._kinds: dict[tuple[str, int], str] = {}
 
+    @property
+    def too_many(self) -> bool:
+        """Whether the last kind is of several models."""
+        return len(self._kinds) > MOST
+
     def label(self, module: Any) -> str:
         """Of a step that is a call of this module."""
         known, label = self._labels.get(id(module), (_nobody, ""))
         if known() is module:
             return label
-        kind = f"{type(module).__module__}.{type(module).__qualname__}", _size(module)
+        kind = f"{type(module).__module__}.{type(module).__qualname__}", numbers_in(module)
         label = self._kinds.get(kind) or self._next()
         self._kinds[kind] = label
         if len(self._labels) >= _REMEMBERED:
@@ -44,9 +53,10 @@ class InferenceKinds:
         return INFERENCE if number == 1 else f"{INFERENCE} {number}"
 
 
-def _size(module: Any) -> int:
-    """How many numbers its parameters are; 0 where that cannot be told, since some have no shape yet or the
-    module is an odd one. While a call is traced into a graph, to ask for shapes would be a part of that."""
+def numbers_in(parameters: Any) -> int:
+    """How many numbers parameters are, or those of a module; 0 where that cannot be told, since some have no
+    shape yet or the module is an odd one. While a call is traced into a graph, to ask for shapes would be a
+    part of that."""
     from torch._C import DisableTorchFunction, _get_tracing_state
     from torch.nn import Module
 
@@ -54,7 +64,8 @@ def _size(module: Any) -> int:
         return 0
     try:
         with DisableTorchFunction():  # modes of the program's own hear nothing of it
-            return sum(one.numel() for one in Module.parameters(module))
+            some = Module.parameters(parameters) if isinstance(parameters, Module) else parameters
+            return sum(one.numel() for one in some)
     except Exception as error:
         if from_a_signal(error):
             raise

@@ -2,10 +2,12 @@
 
 - A training step ends when an optimizer's step ends. It begins with the first outermost call of a module
   after the last one, or with the data loader's ``next`` before that. What is done in between (evaluation,
-  saving) is no part of it.
+  saving) is no part of it. A step is interrupted where the model that learns in it is called in evaluation
+  mode without gradients: what was done until then is one, and what follows.
 - Gradient accumulation is one step: it has one optimizer step. Optimizers that step right after each other
   (one for the embeddings, one for the rest) end one step together. Those with forward passes in between (the
-  two of a GAN) end steps of different kinds: ``train`` and ``train 2``.
+  two of a GAN) end steps of different kinds: ``train`` and ``train 2``. So do those of models that are
+  trained one after the other, unless the optimizers are of one class for as many parameters.
 - An outermost call without gradients, or of a module in evaluation mode, outside of a training step is a
   step of ``inference``, and of ``inference 2`` where it is another model's (``kinds``).
 - A program that calls no module between two steps of its optimizer has steps from end to end; so has one
@@ -19,11 +21,18 @@ import threading
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from joulemap.frameworks.adapter import LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
-from joulemap.frameworks.torch.kinds import INFERENCE, InferenceKinds, is_inference
+from joulemap.frameworks.torch.kinds import (
+    INFERENCE,
+    MOST,
+    TOO_MANY,
+    InferenceKinds,
+    is_inference,
+    numbers_in,
+)
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
 
@@ -36,9 +45,14 @@ _FORWARDS = 64
 gradients on and never uses them makes no steps of training."""
 
 
+_REMEMBERED = 1000
+"""Modules that were called with gradients: a program may make one for every call."""
+
+
 class _Thread(threading.local):
     """What one thread is in: no step, one that may become something, training or inference, and which kind of
-    that; the ``first`` optimizer that has stepped in it, and the ``last`` one of all."""
+    that; the ``first`` optimizer that has stepped in it, the ``last`` one of all, and the last one ``before``
+    it. It may have been ``interrupted``: what comes of its passes is still to come."""
 
     def __init__(self) -> None:
         self.state = _NONE
@@ -48,7 +62,8 @@ class _Thread(threading.local):
         self.loader: Callable[[], Any] | None = None
         self.first: int | None = None
         self.last: int | None = None
-        self.waits = False
+        self.before: int | None = None
+        self.waits = self.interrupted = False
 
 
 class StepFinder:
@@ -72,7 +87,8 @@ class StepFinder:
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
-        self._optimizers: list[tuple[weakref.ref[Any], tuple[str, frozenset[int]]]] = []
+        self._optimizers: list[_Known] = []
+        self._learners: dict[int, Callable[[], Any]] = {}
         self._not_last: set[int | None] = set()
         self._after: dict[int, str] = {}
         self._end_to_end = False
@@ -84,8 +100,9 @@ class StepFinder:
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
-    def call_begins(self, learns: bool, module: Any) -> None:
-        """An outermost module is called; ``learns`` says that a backward pass may follow."""
+    def call_begins(self, learns: bool, module: Any, evaluates: bool = False) -> None:
+        """An outermost module is called; ``learns`` says that a backward pass may follow, ``evaluates`` that
+        none can, since the module is in evaluation mode and gradients are off."""
         thread = self._here()
         self._called = weakref.ref(module)
         if thread.waits:
@@ -95,14 +112,23 @@ class StepFinder:
         self._end_to_end = False
         thread.calls += 1
         if thread.state == TRAIN:
-            if thread.calls > self._most_calls:
+            if evaluates and self._learners.get(id(module), _nobody)() is module:
+                self._close(self._expected(thread.last))
+                thread.interrupted = True
+            elif thread.calls > self._most_calls:
                 self._never_ends = True
                 self._close(INFERENCE)
             else:
                 return
+        if learns:
+            if len(self._learners) >= _REMEMBERED:
+                self._learners.clear()
+            self._learners[id(module)] = self._called
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
         thread.inference = self._kinds.label(module) if kind == INFERENCE else INFERENCE
+        if self._kinds.too_many:
+            self._watch.note(TOO_MANY)
         self._open(kind)
 
     def _is_apart(self) -> bool:
@@ -197,7 +223,7 @@ class StepFinder:
         self.expect_nothing()
         self._apart |= self._learner not in (None, me) and not (thread.calls or has_closure)
         self._steppers.add(me)
-        if thread.state == _PENDING or (thread.state == _NONE and has_closure):
+        if thread.state == _PENDING or (thread.state == _NONE and (has_closure or thread.interrupted)):
             self._open(TRAIN)
         elif thread.state != _NONE:
             thread.state, thread.waits = TRAIN, False
@@ -212,13 +238,16 @@ class StepFinder:
         key = self._key(optimizer)
         if thread.calls > self._most_calls or self._never_ends:
             self._most_calls, self._never_ends = max(4 * thread.calls, self._most_calls), False
+        thread.interrupted = False
+        if thread.first is None:
+            thread.before = thread.last
         first = key if thread.first is None else thread.first
         if thread.state == TRAIN and key in self._not_last:
             thread.first = first
             thread.waits = True
         elif thread.state == TRAIN:
-            if thread.last is not None:
-                self._after[thread.last] = self._label(first)
+            if thread.before is not None:
+                self._after[thread.before] = self._label(first)
             self._close(self._label(first))
             if thread.last == key and thread.calls == 1:
                 self._expect_training(key)
@@ -335,16 +364,18 @@ class StepFinder:
 
     def _key(self, optimizer: Any) -> int:
         """A number for an optimizer: that of one of its kind for the same parameters, whose place it takes,
-        or of one that is gone."""
-        for number, (known, _) in enumerate(self._optimizers):
-            if known() is optimizer:
+        or of one that is gone and was for as many; where there are too many, of any that is gone."""
+        for number, known in enumerate(self._optimizers):
+            if known.optimizer() is optimizer:
                 return number
-        kind = _kind(optimizer)
-        alike = [number for number, (_, other) in enumerate(self._optimizers) if other == kind]
-        gone = [number for number, (known, _) in enumerate(self._optimizers) if known() is None]
-        number = next(iter(alike + gone), len(self._optimizers))
-        self._optimizers[number : number + 1] = [(weakref.ref(optimizer), kind)]
-        if not alike:
+        kind, size = _kind(optimizer)
+        gone = [number for number, known in enumerate(self._optimizers) if known.optimizer() is None]
+        same = [n for n, known in enumerate(self._optimizers) if (known.kind, known.size) == (kind, size)]
+        alike = [number for number in gone if self._optimizers[number].size == size]
+        any_gone = gone if len(self._optimizers) >= MOST else []
+        number = next(iter(same + alike + any_gone), len(self._optimizers))
+        self._optimizers[number : number + 1] = [_Known(weakref.ref(optimizer), kind, size)]
+        if not same:
             self._not_last.discard(number)
         return number
 
@@ -357,7 +388,16 @@ def _nobody() -> None:
     """In the place of an optimizer that is gone."""
 
 
-def _kind(optimizer: Any) -> tuple[str, frozenset[int]]:
-    """What makes two optimizers do the same step: their class, and the parameters that they have."""
-    parameters = (id(one) for group in optimizer.param_groups for one in group["params"])
-    return type(optimizer).__qualname__, frozenset(parameters)
+class _Known(NamedTuple):
+    """An optimizer, what makes others do the same step (their class, and the parameters that they have), and
+    how much that is."""
+
+    optimizer: weakref.ref[Any]
+    kind: tuple[str, frozenset[int]]
+    size: tuple[str, int, int]
+
+
+def _kind(optimizer: Any) -> tuple[tuple[str, frozenset[int]], tuple[str, int, int]]:
+    name = type(optimizer).__qualname__
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return (name, frozenset(map(id, parameters))), (name, len(parameters), numbers_in(parameters))
