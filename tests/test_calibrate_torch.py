@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from joulemap.calibration.operation import Operation
+from joulemap.frameworks.torch.called import _unpacked
 from joulemap.frameworks.torch.extract import _signatures
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.raw import _unpacked, read_raw  # noqa: E402
+from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -181,6 +182,32 @@ def test_kinds_of_steps_that_call_the_same_with_something_else_are_places_of_the
     weights = weigh(events, here, Calibration("GPU:0", 50.0, costs))
     assert weights.watts[1::2] == pytest.approx([600, 200] * 2)
     assert weights.known_j == pytest.approx(2 * (1800 + 200))
+
+
+def test_kinds_are_one_where_a_gpu_does_their_work_in_another_step():
+    """It was given nothing of what is given there, and no operation is counted twice."""
+    events = read_and_said(known=2)
+    late = np.where(events.device.isin(["GPU:0"]), 4 * S, 0)
+    events = replace(events, start_ns=events.start_ns + late, end_ns=events.end_ns + late)
+    (place,) = places(events.take(slice(0, 2)), "GPU:0", [PROMPT, TOKEN], KINDS)
+    assert (place.busy_s, place.executions, place.rows.tolist()) == (pytest.approx(3), 1, [1])
+    assert [one.shapes for one in place.calls] == ["[[8192, 64]]"]
+
+
+def test_labels_of_every_step_do_not_take_memory():
+    labels = [f"request {number}" for number in range(2000)]
+    steps = Steps.from_columns(start_ns=np.arange(2000) * 10, end_ns=np.arange(2000) * 10 + 9, label=labels)
+    events = EventTrace.from_columns(
+        name=[f"net/{number}/mm" for number in range(2000)],
+        device="GPU:0",
+        start_ns=np.arange(2000) * 10,
+        end_ns=np.arange(2000) * 10 + 5,
+    )
+    rows = [called("mm", [8], name=f"net/{number}/mm", phase="other") for number in range(2000)]
+    tracemalloc.start()
+    assert len(places(events, "GPU:0", rows, steps)) == 2000
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
 
 
 def test_what_a_kind_of_step_was_called_with_is_what_all_were_where_it_does_not_say():

@@ -400,6 +400,25 @@ def test_all_time_without_a_step_has_a_name() -> None:
     }
 
 
+def test_a_traced_step_has_ended_when_all_that_was_called_in_it_is_computed(journal: Journal) -> None:
+    """Whoever marks it: what a GPU still does is none of the next one's."""
+
+    class Late(Tracer):
+        def settle(self) -> None:
+            self.said.append("settle")
+            time.sleep(0.02)
+
+    tracer = Late()
+    steps = clock(journal, Plan(steps=[(1, 1)]), tracer)
+    for _ in range(3):
+        steps.begin("mine")
+        steps.end()
+    steps.switch_off()
+    assert tracer.said == ["start 0", "settle", "stop"]
+    lasted = [step[1] - step[0] for step in heard(journal, "step")]  # type: ignore[index]
+    assert max(lasted) > 20_000_000
+
+
 def test_time_in_traced_steps_in_which_no_operation_ran_has_a_name() -> None:
     """On a CPU; of GPUs it is idle time."""
     steps = [(10, 30, "train", TRACED), (30, 50, "train", UNTRACED), (60, 70, "train", TRACED)]

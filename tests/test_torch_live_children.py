@@ -27,6 +27,8 @@ from tests.torch_live import attached
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from torch.multiprocessing.pool import clean_worker as pool_worker  # noqa: E402
+
 RANKS = """
 import sys
 import torch, torch.multiprocessing as mp
@@ -141,6 +143,7 @@ def test_helpers_are_not(tmp_path: Path, target: Any) -> None:
     [
         (_process_worker, False, True),
         (worker, True, True),
+        (pool_worker, False, True),
         (None, True, False),
         (rank, True, True),
         (rank, False, False),  # of which something else is said

@@ -197,9 +197,24 @@ def test_models_that_are_trained_one_after_the_other_are_kinds_of_their_own(tmp_
     assert len(set(begun)) == MOST
 
 
+def test_not_more_kinds_of_training_are_told_apart_than_could_be_traced(tmp_path: Path) -> None:
+    models = [torch.nn.Linear(4, size) for size in range(1, 2 * MOST)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+
+    def train() -> None:
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for _ in range(2):
+                model(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+
+    with attached(tmp_path) as (_, heard):
+        train()
+    assert len(set(heard.steps)) == MOST
+
+
 def test_evaluation_inside_a_step_of_training_is_none_of_it(tmp_path: Path) -> None:
-    """In the middle of an accumulation, after batches that were left over, or behind a pass that led to
-    nothing."""
+    """In the middle of an accumulation or after batches that were left over; but it is where the backward
+    pass is still to come, which has to be in a step."""
     model, other, x = net(), net().eval(), torch.randn(2, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -220,11 +235,13 @@ def test_evaluation_inside_a_step_of_training_is_none_of_it(tmp_path: Path) -> N
         inside = ["train", "inference", "inference", "inference", "train"]
         assert heard.steps == ["train"] * 3 + inside * 3
         del heard.steps[:]
-        loss = model(x).sum()
-        evaluate()
-        loss.backward()
-        optimizer.step()
-        assert heard.steps == inside
+        for _ in range(3):  # the second is like the first, and the third like the second
+            loss = model(x).sum()
+            evaluate()
+            assert heard.depth == 1
+            loss.backward()
+            optimizer.step()
+        assert heard.steps == ["train"] * 3
         del heard.steps[:]
         with torch.no_grad():
             teacher = other(x), model(x)  # the one never learns, and the other is not evaluated

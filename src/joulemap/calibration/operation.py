@@ -88,10 +88,10 @@ def places(
     """The places whose signatures are known, with what their work on ``device`` took. What kinds of ``steps``
     were called with is told apart where events say it themselves; ``signatures`` say it of all."""
     anywhere = _called_anywhere(signatures)
-    group, kinds = _groups(events, steps)
-    here = _called_here(events, group)
     own_s, chosen = own_seconds(events), on_device(events, device)
-    size = len(events.name.words) * len(PHASES) * kinds
+    codes, group = _groups(events, chosen, steps)
+    here = _called_here(events, group)
+    size = len(codes)
     busy_s: Float64 = np.bincount(group[chosen], own_s[chosen], minlength=size).astype(np.float64)
     calling = _Calling.of(events, group)
     ran = np.bincount(calling.group[calling.works], minlength=size)
@@ -104,7 +104,8 @@ def places(
     until = np.cumsum(kernels)
     found = []
     for code in np.flatnonzero(busy_s).tolist():
-        name, phase = events.name.words[code // kinds // len(PHASES)], PHASES[code // kinds % len(PHASES)]
+        named, phased = divmod(int(codes[code]), len(PHASES))
+        name, phase = events.name.words[named], PHASES[phased]
         calls = here.get(code) or anywhere.get((name, phase))
         if calls:
             there, times = rows[until[code] - kernels[code] : until[code]], int(executions[code])
@@ -188,13 +189,22 @@ def _elements(shapes: Any) -> int:
     return sum(_elements(one) for one in shapes)
 
 
-def _groups(events: EventTrace, steps: Steps | None) -> tuple[Int64, int]:
-    """The name, phase and kind of step of every event as one number; and how many kinds there are."""
+def _groups(events: EventTrace, chosen: NDArray[np.bool_], steps: Steps | None) -> tuple[Int64, Int64]:
+    """The names and phases (as one number) of each kind of step, and which of these every event is of. Kinds
+    are told apart where ``chosen`` work on a device lies in the same ones as the operations that it is of: a
+    GPU that is behind its host may do it in another step."""
+    place = events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes
     kind, kinds = np.zeros(len(events), np.int64), 1
     if steps is not None and len(steps):
         kinds = len(steps.label.words) + 1
         kind = np.append(steps.label.codes, NO_STEP)[step_of_event(events, steps)].astype(np.int64) + 1
-    return (events.name.codes.astype(np.int64) * len(PHASES) + events.phase.codes) * kinds + kind, kinds
+    both = place * kinds + kind
+    work, called = np.unique(both[chosen]), np.unique(both[events.kind.codes == KINDS.index("op")])
+    apart = np.setxor1d(work, called) // kinds
+    mixed = np.isin(place, np.intersect1d(apart, np.intersect1d(work // kinds, called // kinds)))
+    both[mixed] = place[mixed] * kinds
+    codes, group = np.unique(both, return_inverse=True)
+    return codes // kinds, np.asarray(group.reshape(-1), np.int64)
 
 
 def on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:

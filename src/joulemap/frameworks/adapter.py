@@ -157,6 +157,15 @@ class Asynchronous(Protocol):
 
 
 @runtime_checkable
+class Settling(Protocol):
+    """An adapter whose framework computes on when a step returns: in a session that is waited for."""
+
+    def settle(self) -> None:
+        """Wait until all that was called has been computed."""
+        ...
+
+
+@runtime_checkable
 class OpenEnded(Protocol):
     """An adapter that hears of calls when they return: a step lasts until the next one, if there is one."""
 

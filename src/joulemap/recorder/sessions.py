@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from joulemap.errors import JoulemapError
-from joulemap.frameworks.adapter import Adapter, Asynchronous, Expectant, OpenEnded, TooEarly, TracerBusy
+from joulemap.frameworks.adapter import (
+    Adapter,
+    Asynchronous,
+    Expectant,
+    OpenEnded,
+    Settling,
+    TooEarly,
+    TracerBusy,
+)
 from joulemap.recorder.budget import Cost
 from joulemap.recorder.journal import Journal
 
@@ -74,6 +82,11 @@ class Sessions:
         self._number += self.open
         return self.open
 
+    def settle(self) -> None:
+        """A step ends in which a session is open: what was called in it is computed to its end."""
+        for adapter in self._running:
+            self._try(adapter, _settle)
+
     def _start_one(self, adapter: Adapter) -> None:
         folder = self._raw / adapter.name / str(self._number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,3 +142,8 @@ def _said(error: Exception) -> str:
     if isinstance(error, JoulemapError):
         return f"{error.message} {error.hint}".strip()
     return f"{type(error).__name__}: {error}"
+
+
+def _settle(adapter: Adapter) -> None:
+    if isinstance(adapter, Settling):
+        adapter.settle()

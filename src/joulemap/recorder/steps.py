@@ -314,6 +314,10 @@ class StepClock:
         end_ns = self._now_ns()
         self._end_slice()
         traced = self._sessions.open
+        if traced:
+            with held():
+                self._sessions.settle()
+            end_ns = self._now_ns()
         whole = self._is_whole()
         if whole:
             self._learn(self._label, self._start_ns, end_ns, traced=traced)

@@ -37,7 +37,7 @@ class TorchAdapter(HookedAdapter):
         watch = Watch("PyTorch")
         self._beginning, self._removals = Beginning(), Removals()
         self._children = Children(watch)
-        self._finder = StepFinder(watch, self._settle)
+        self._finder = StepFinder(watch, self.settle)
         self._calls = Calls(watch, self._finder)
         self._provenance = Provenance(watch, folder, self._calls.is_open)
         self._tasting: tuple[Taster, Path] | None = None
@@ -111,7 +111,7 @@ class TorchAdapter(HookedAdapter):
         if module == "torch":
             self._profiler = attempt(Profiler, self._watch, self._calls, self._patches)
             attempt(self._calls.hook, self._patches)
-            attempt(hook_backward, self._watch, self._calls, self._patches)
+            attempt(hook_backward, self._watch, self._calls, self._finder, self._patches)
             optimizers = OptimizerSteps(self._calls, self._finder)
             attempt(optimizers.hook, self._watch, self._removals)
             attempt(optimizers.hook_scalers, self._watch, self._patches)
@@ -142,7 +142,8 @@ class TorchAdapter(HookedAdapter):
         if self._tasting is not None:
             self._tasting[0].end()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """A step ends: in a session it has ended when its GPU has."""
         if self._profiler is not None:
             self._profiler.settle()
 

@@ -17,7 +17,7 @@ _RANKS = "torch.multiprocessing.spawn"
 _FEEDING = ("torch.utils.data", "torchdata")
 _HELPERS = ("multiprocessing", "concurrent", "joblib", "torch", "joulemap")
 """Whose processes do things for the one that is traced: pools, managers, compilers."""
-_POOLS = ("concurrent.futures", "multiprocessing.pool", "joblib")
+_POOLS = ("concurrent.futures", "multiprocessing.pool", "torch.multiprocessing.pool", "joblib")
 """And these compute what the program wants, while it goes on."""
 
 

@@ -163,8 +163,9 @@ class OptimizerSteps:
         self._finder.optimizer_ends(optimizer)
 
 
-def hook_backward(watch: Watch, calls: Calls, patches: Patches) -> None:
-    """Every backward pass: in a session its graph is looked at before it runs."""
+def hook_backward(watch: Watch, calls: Calls, finder: StepFinder, patches: Patches) -> None:
+    """Every backward pass: what is evaluated after it may be no part of a step. In a session its graph is
+    looked at before it runs."""
     from torch import autograd
 
     engine: Any = autograd
@@ -172,6 +173,7 @@ def hook_backward(watch: Watch, calls: Calls, patches: Patches) -> None:
 
     @functools.wraps(original)
     def differentiates(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt(finder.differentiates)
         if calls.flow is not None:
             attempt(calls.flow.graph.see, roots)
         try:

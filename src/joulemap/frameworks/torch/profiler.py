@@ -19,12 +19,14 @@ from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.calls import Calls
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import write_events
+from joulemap.frameworks.torch.kinds import MOST
 from joulemap.frameworks.torch.quiet import OF_KINETO, OF_MEMORY, Silence, without
 from joulemap.frameworks.torch.residue import Residue
 from joulemap.frameworks.torch.rotation import cache_bytes
 from joulemap.frameworks.torch.touches import write_touches
 from joulemap.frameworks.watch import Watch
 
+_OTHERS = "others"
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
 
 
@@ -59,6 +61,8 @@ class Profiler:
             self.waited_s = 0.0
             self.refuse_if_busy()
             label = self._watch.steps.open_label()  # none of a slice of time
+            if label not in self._sessions and len(self._sessions) >= MOST:
+                label = _OTHERS  # a program may give each step a label of its own
             if not self._watch.steps.is_open() and gpus.to_come():
                 raise TooEarly("A first session without a GPU would be the last that could have one.", _HINT)
             thorough = _is_power_of_four(self._sessions[label] + 1)

@@ -3,7 +3,8 @@
 - A training step ends when an optimizer's step ends. It begins with the first outermost call of a module
   after the last one, or with the data loader's ``next`` before that. What is done in between (evaluation,
   saving) is no part of it. A step is interrupted where the model that learns in it is called in evaluation
-  mode without gradients: what was done until then is one, and what follows.
+  mode without gradients, and its last pass was differentiated: what was done until then is one, and what
+  follows. What is evaluated before that is a part of the step.
 - Gradient accumulation is one step: it has one optimizer step. Optimizers that step right after each other
   (one for the embeddings, one for the rest) end one step together. Those with forward passes in between (the
   two of a GAN) end steps of different kinds: ``train`` and ``train 2``. So do those of models that are
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
-from joulemap.frameworks.adapter import LaneKeeper
+from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
@@ -52,7 +53,8 @@ _REMEMBERED = 1000
 class _Thread(threading.local):
     """What one thread is in: no step, one that may become something, training or inference, and which kind of
     that; the ``first`` optimizer that has stepped in it, the ``last`` one of all, and the last one ``before``
-    it. It may have been ``interrupted``: what comes of its passes is still to come."""
+    it. It may have been ``interrupted``: what comes of its passes is still to come. A pass is ``pending``
+    until a backward pass has run; ``within`` is the noted step in which the last one did."""
 
     def __init__(self) -> None:
         self.state = _NONE
@@ -63,7 +65,8 @@ class _Thread(threading.local):
         self.first: int | None = None
         self.last: int | None = None
         self.before: int | None = None
-        self.waits = self.interrupted = False
+        self.waits = self.interrupted = self.pending = False
+        self.within: Begun | None = None
 
 
 class StepFinder:
@@ -112,7 +115,8 @@ class StepFinder:
         self._end_to_end = False
         thread.calls += 1
         if thread.state == TRAIN:
-            if evaluates and self._learners.get(id(module), _nobody)() is module:
+            thread.pending |= learns
+            if evaluates and not thread.pending and self._learners.get(id(module), _nobody)() is module:
                 self._close(self._expected(thread.last))
                 thread.interrupted = True
             elif thread.calls > self._most_calls:
@@ -124,6 +128,7 @@ class StepFinder:
             if len(self._learners) >= _REMEMBERED:
                 self._learners.clear()
             self._learners[id(module)] = self._called
+            thread.pending = True
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
         thread.inference = self._kinds.label(module) if kind == INFERENCE else INFERENCE
@@ -142,6 +147,10 @@ class StepFinder:
             self._watch.steps.cancel()
             self._thread.state = _NONE
         return True
+
+    def differentiates(self) -> None:
+        """A backward pass begins in this thread."""
+        self._thread.pending, self._thread.within = False, self.quick.open
 
     def call_ends(self) -> None:
         """That call has returned, or failed."""
@@ -302,6 +311,7 @@ class StepFinder:
                 self.quick.pending = None
             else:
                 thread.state, thread.calls = TRAIN, 1
+                thread.pending = thread.within is not begun
             steps.adopt()  # last: a signal's handler may raise in it
         return thread
 
@@ -381,7 +391,7 @@ class StepFinder:
 
     @staticmethod
     def _label(key: int | None) -> str:
-        return f"{TRAIN} {key + 1}" if key else TRAIN
+        return f"{TRAIN} {min(key + 1, MOST)}" if key else TRAIN
 
 
 def _nobody() -> None:
