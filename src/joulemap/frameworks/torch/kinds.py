@@ -1,13 +1,15 @@
-"""Kinds of inference: by the model that is called, since what one does says nothing of another."""
+"""Kinds of inference, by the model that is called, and of training, by the optimizer: what one does says
+nothing of another."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from joulemap.frameworks.watch import from_a_signal
 
-INFERENCE = "inference"
+INFERENCE, TRAIN = "inference", "train"
 MOST = 8
 """Kinds that are told apart; all that come later are of the last one. Each takes a session of its own."""
 TOO_MANY = (
@@ -51,6 +53,53 @@ class InferenceKinds:
     def _next(self) -> str:
         number = min(len(set(self._kinds.values())) + 1, MOST)
         return INFERENCE if number == 1 else f"{INFERENCE} {number}"
+
+
+class TrainingKinds:
+    """``train`` for the steps of the first optimizer, ``train 2`` for those of the next."""
+
+    def __init__(self) -> None:
+        self._optimizers: list[_Known] = []
+
+    def number(self, optimizer: Any) -> tuple[int, bool]:
+        """Of an optimizer: that of one of its kind for the same parameters, whose place it takes, or of one
+        that is gone and was for as many; where there are too many, of any that is gone. And whether it is
+        known, or takes another's place."""
+        for number, known in enumerate(self._optimizers):
+            if known.optimizer() is optimizer:
+                return number, True
+        kind, size = _kind(optimizer)
+        gone = [number for number, known in enumerate(self._optimizers) if known.optimizer() is None]
+        same = [n for n, known in enumerate(self._optimizers) if (known.kind, known.size) == (kind, size)]
+        alike = [number for number in gone if self._optimizers[number].size == size]
+        any_gone = gone if len(self._optimizers) >= MOST else []
+        number = next(iter(same + alike + any_gone), len(self._optimizers))
+        self._optimizers[number : number + 1] = [_Known(weakref.ref(optimizer), kind, size)]
+        return number, bool(same)
+
+    def optimizer(self, number: int) -> Callable[[], Any]:
+        """A weak reference to the one that has this number now."""
+        return self._optimizers[number].optimizer
+
+    @staticmethod
+    def label(number: int | None) -> str:
+        """Of the steps that it ends."""
+        return f"{TRAIN} {min(number + 1, MOST)}" if number else TRAIN
+
+
+class _Known(NamedTuple):
+    """An optimizer, what makes others do the same step (their class, and the parameters that they have), and
+    how much that is."""
+
+    optimizer: weakref.ref[Any]
+    kind: tuple[str, frozenset[int]]
+    size: tuple[str, int, int]
+
+
+def _kind(optimizer: Any) -> tuple[tuple[str, frozenset[int]], tuple[str, int, int]]:
+    name = type(optimizer).__qualname__
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return (name, frozenset(map(id, parameters))), (name, len(parameters), numbers_in(parameters))
 
 
 def numbers_in(parameters: Any) -> int:

@@ -22,24 +22,23 @@ import threading
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
-    MOST,
     TOO_MANY,
+    TRAIN,
     InferenceKinds,
+    TrainingKinds,
     is_inference,
-    numbers_in,
 )
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
 
 Result = TypeVar("Result")
 
-TRAIN = "train"
 _NONE, _PENDING = "", "pending"
 _FORWARDS = 64
 """A training step has at most so many outermost calls, until one was seen to have more: a program that has
@@ -90,7 +89,7 @@ class StepFinder:
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
-        self._optimizers: list[_Known] = []
+        self._trained = TrainingKinds()
         self._learners: dict[int, Callable[[], Any]] = {}
         self._not_last: set[int | None] = set()
         self._after: dict[int, str] = {}
@@ -169,7 +168,7 @@ class StepFinder:
 
     def _expect_training(self, key: int) -> None:
         """The same of the step that has ended with this optimizer's."""
-        module, self._optimizer, self._noted = self._called(), self._optimizers[key][0], self._label(key)
+        module, self._optimizer, self._noted = self._called(), self._trained.optimizer(key), self._label(key)
         self.alike, self.learns, self.notes = id(module) * (module is not None), True, self._notes_training
         if module is not None and self._thread.fed_by is None:  # else that is still to be learned from
             feeds = self._fed_by is not None and self._feeds.get(self._fed_by) == self._noted
@@ -373,41 +372,15 @@ class StepFinder:
         return TRAIN if last is None else self._after.get(last, self._label(last))
 
     def _key(self, optimizer: Any) -> int:
-        """A number for an optimizer: that of one of its kind for the same parameters, whose place it takes,
-        or of one that is gone and was for as many; where there are too many, of any that is gone."""
-        for number, known in enumerate(self._optimizers):
-            if known.optimizer() is optimizer:
-                return number
-        kind, size = _kind(optimizer)
-        gone = [number for number, known in enumerate(self._optimizers) if known.optimizer() is None]
-        same = [n for n, known in enumerate(self._optimizers) if (known.kind, known.size) == (kind, size)]
-        alike = [number for number in gone if self._optimizers[number].size == size]
-        any_gone = gone if len(self._optimizers) >= MOST else []
-        number = next(iter(same + alike + any_gone), len(self._optimizers))
-        self._optimizers[number : number + 1] = [_Known(weakref.ref(optimizer), kind, size)]
-        if not same:
+        """The number of an optimizer; a new one that takes the place of none may be the last of its step."""
+        number, in_place = self._trained.number(optimizer)
+        if not in_place:
             self._not_last.discard(number)
         return number
 
-    @staticmethod
-    def _label(key: int | None) -> str:
-        return f"{TRAIN} {min(key + 1, MOST)}" if key else TRAIN
+    def _label(self, key: int | None) -> str:
+        return self._trained.label(key)
 
 
 def _nobody() -> None:
     """In the place of an optimizer that is gone."""
-
-
-class _Known(NamedTuple):
-    """An optimizer, what makes others do the same step (their class, and the parameters that they have), and
-    how much that is."""
-
-    optimizer: weakref.ref[Any]
-    kind: tuple[str, frozenset[int]]
-    size: tuple[str, int, int]
-
-
-def _kind(optimizer: Any) -> tuple[tuple[str, frozenset[int]], tuple[str, int, int]]:
-    name = type(optimizer).__qualname__
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    return (name, frozenset(map(id, parameters))), (name, len(parameters), numbers_in(parameters))
