@@ -34,6 +34,9 @@ class Heard:
     def is_open(self) -> bool:
         return self.depth > 0
 
+    def forget_others(self) -> None:
+        """There is one thread."""
+
     def open_label(self) -> str:
         return self.steps[-1] if self.depth else ""
 

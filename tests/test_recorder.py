@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,22 @@ def test_other_threads_neither_rename_nor_cancel(journal: Journal) -> None:
     steps.end()
     assert seen == [False]
     assert steps_of(journal) == [("train", UNTRACED)]
+
+
+def test_a_step_of_another_thread_can_be_forgotten(journal: Journal) -> None:
+    """One that it never ends would hide all others."""
+    steps = clock(journal, Plan())
+    with ThreadPoolExecutor(1) as other:
+        other.submit(steps.begin, "train").result()
+        steps.begin("mine")
+        assert not steps.is_open()
+        steps.forget_others()
+        steps.begin("mine")
+        steps.forget_others()  # its own stays
+        other.submit(steps.end).result()
+        assert steps.is_open()
+        steps.end()
+    assert steps_of(journal) == [("mine", UNTRACED)]
 
 
 @pytest.mark.parametrize("left", ["in a step", "between steps"])

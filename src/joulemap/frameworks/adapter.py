@@ -52,6 +52,10 @@ class StepListener(Protocol):
         """Whether this thread is in a step, whoever began it."""
         ...
 
+    def forget_others(self) -> None:
+        """What another thread has begun is no step, but a part of this thread's."""
+        ...
+
     def open_label(self) -> str:
         """The label of the step that this thread is in, as far as is known; empty outside of steps."""
         ...

@@ -29,6 +29,7 @@ class Nobody:
     def is_open(self) -> bool:
         return False
 
+    def forget_others(self) -> None: ...
     def open_label(self) -> str:
         return ""
 

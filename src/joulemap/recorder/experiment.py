@@ -96,6 +96,9 @@ class Experiment:
     def is_open(self) -> bool:
         return self._steps.is_open()
 
+    def forget_others(self) -> None:
+        self._steps.forget_others()
+
     def open_label(self) -> str:
         return self._steps.open_label()
 

@@ -213,6 +213,12 @@ class StepClock:
             self._clear_what_was_left()
         return bool(self._owner == get_ident() and self._depth) or lane.here() is not None
 
+    def forget_others(self) -> None:
+        """The step that another thread has begun is none."""
+        with self._lock:
+            if self._owner not in (None, get_ident()):
+                self._never_mind()
+
     def open_label(self) -> str:
         """Of the step that is open, where it is this thread's."""
         if not self.is_open():

@@ -231,6 +231,8 @@ class StepFinder:
         self.expect_nothing()
         self._apart |= self._learner not in (None, me) and not (thread.calls or has_closure)
         self._steppers.add(me)
+        if self._apart and thread.state == _NONE and not thread.calls:
+            self._watch.steps.forget_others()  # a call that would do so itself may not be heard beside others
         if thread.state == _PENDING or (thread.state == _NONE and (has_closure or thread.interrupted)):
             self._open(TRAIN)
         elif thread.state != _NONE:
