@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from joulemap.accounting import attribute
 from joulemap.accounting.alike import told_apart, unlike
 from joulemap.devices import Domain
-from joulemap.program import SLICE
+from joulemap.program import SLICE, sized
 from joulemap.traces import Steps
 
 from .small_traces import S, by_name, one_watt, trace
@@ -185,3 +185,23 @@ def test_every_joule_goes_somewhere_whatever_is_told_apart(seconds, data):
     assert apart.traced.tolist() == steps_.traced.tolist()
     events = {step: {"a": seconds[step] / 2} for step in sorted(traced)}
     drawn(seconds, events).check()
+
+
+def test_steps_of_a_size_that_was_not_traced_go_by_those_of_another():
+    kinds = ["inference"] + [sized("inference", 4)] * 20 + [sized("inference", 90)] * 2 + ["train"] * 2
+    seconds = [1.0] + [0.01] * 20 + [0.1] * 2 + [1.0] * 2
+    for traced, like in (
+        ([5], [kinds[5]] * 23),
+        ([0], ["inference"] * 23),
+        ([0, 5], [*kinds[:21], kinds[5], kinds[5]]),
+        ([0, 5, 21], kinds[:23]),
+        ([24], kinds[:23]),
+    ):
+        assert list(told_apart(lasting(seconds, traced, kinds)).label) == [*like, "train", "train"]
+
+
+def test_whose_energy_is_known_of_one_size_alone_has_all_of_it():
+    kinds = ["inference"] + [sized("inference", 4)] * 9
+    spans = trace(("A", 0, 1), step=[0], device="CPU", lane="main")
+    footprint = attribute(spans, one_watt(10, Domain("cpu", "CPU:0")), steps=lasting([1.0] * 10, [0], kinds))
+    assert by_name(footprint)["A"] == pytest.approx(10.0)

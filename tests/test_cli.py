@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from joulemap import load
+
 from .command_line import joulemap, on_a_terminal, said
 
 DATA = Path(__file__).parent / "data"
@@ -79,10 +81,10 @@ def test_json_adds_up_and_keeps_its_contract(recording):
         assert f"`{key}`" in documented
 
 
-@pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step"])
+@pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step", "kind"])
 def test_every_view_adds_up_to_the_same(recording, by):
     content = json.loads(said("show", recording, "--by", by, "--json"))
-    total = content["attributed_j"] if by != "step" else None
+    total = content["attributed_j"] if by not in ("step", "kind") else None
     energies = sum(row["energy_j"] for row in content["rows"])
     if total is not None:
         assert energies == pytest.approx(total)
@@ -121,11 +123,22 @@ def test_both_rules_agree(recording):
         assert one["energy_j"] == pytest.approx(other["energy_j"], rel=1e-9)
 
 
+def test_kinds_of_steps_have_what_their_steps_have(recording):
+    steps, kinds = (
+        json.loads(said("show", recording, "--by", by, "--json"))["rows"] for by in ("step", "kind")
+    )
+    assert sum(row["energy_j"] for row in kinds) == pytest.approx(sum(row["energy_j"] for row in steps))
+    assert sum(row["calls"] for row in kinds) == len(steps)
+    assert {row["kind"] for row in kinds} == set(load(recording).steps().label)
+
+
 def test_questions_that_make_no_sense_are_refused(recording):
     assert "Choose one" in said("show", recording, "--json", "--csv", check=2)
     assert "no domain 'GPU:9'" in said("show", recording, "--baseline", "GPU:9=3W", check=2)
     assert "cannot be the idle baseline" in said("show", recording, "--baseline", "GPU:0=-5W", check=2)
     assert "--power" in said("show", recording, "--by", "step", "--power", check=2)
+    assert "Steps are stretches" in said("show", recording, "--by", "kind", "--power", check=2)
+    assert "no regions" in said("show", recording, "--by", "region", check=2)
     assert "No such option" in said("show", recording, "--nonsense", check=2)
 
 

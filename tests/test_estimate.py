@@ -312,7 +312,7 @@ def shown(path, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step"])
+@pytest.mark.parametrize("by", ["module", "op", "phase", "device", "step", "kind"])
 def test_every_output_says_that_it_is_estimated(estimated, by):
     content = json.loads(shown(estimated, "--by", by, "--json"))
     assert [domain["provenance"] for domain in content["domains"]] == ["estimated"] * 2

@@ -23,7 +23,7 @@ HOME = Home(
     made_up=r"0x[0-9a-f]{6,}|(?m:^USDT:\S+ \S+ \d+:\d+)|\[W\d+ \d\d:\d\d:\d+\.\d+",
     said_once=r"ERROR:\S+ \S+ \d+:\d+ DeviceProperties\.cpp",  # PyTorch for GPUs, where there is none
 )
-NEEDS = {"hf_trainer.py": "accelerate", "lightning_fit.py": "lightning"}
+NEEDS = {"hf_generate.py": "transformers", "hf_trainer.py": "accelerate", "lightning_fit.py": "lightning"}
 TINY = ("--steps", "10", "--layers", "2", "--hidden", "32", "--heads", "2", "--batch", "4", "--seq", "32")
 TINY_LLM = ("--prompt", "16", "--tokens", "8", "--batch", "2", "--rounds", "2")
 TINY_CNN = ("--steps", "10", "--width", "4", "--blocks", "1", "--batch", "8")
@@ -36,6 +36,7 @@ CASES = [
     Case("exits.py", ("train",), ("(model)",), code=3),
     Case("functional_calls.py", ("inference",), ("Sequential/0",)),
     Case("gan.py", ("train", "train 2", "inference"), ("Sequential/0", "Sequential (2)/3")),
+    Case("hf_generate.py", ("inference", "inference (2 numbers)"), ("model/layers/1/mlp", "lm_head")),
     Case(
         "hf_trainer.py",
         ("train", "inference"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from joulemap.frameworks.torch.adapter import TorchAdapter
-from joulemap.frameworks.torch.kinds import MOST, TOO_MANY
+from joulemap.frameworks.torch.kinds import MOST, TOO_MANY, InferenceKinds
 from tests.tensorflow_live import Heard as Listener
 from tests.torch_live import attached
 
@@ -85,3 +88,69 @@ def test_not_more_kinds_of_inference_are_told_apart_than_could_be_traced(tmp_pat
         assert len(set(heard.steps)) == MOST
         assert heard.steps[-1] == f"inference {MOST}"
         assert adapter.problems == said
+
+
+def test_far_more_than_before_is_another_kind(tmp_path: Path) -> None:
+    """A prompt, and the words after it. By the first tensor, wherever it is given."""
+    model = Reads()
+    with attached(tmp_path) as (_, heard), torch.no_grad():
+        for length in (100, 1, 2, 60, 1, 799):
+            model(words=torch.ones(2, length), cache=torch.ones(2, 1000))
+        model([torch.ones(2, 100)], torch.ones(2, 1))
+        model([torch.ones(2, 100)])
+        heard_then = list(heard.steps)
+        for power in range(25):
+            model(torch.ones(1).expand(2**power, 2))
+    prompt, word = "inference", "inference (2 numbers)"
+    assert heard_then == [prompt, word, word, prompt, word, prompt, word, word]
+    assert len(set(heard.steps)) <= MOST + 1
+    assert heard.steps[-1] != heard.steps[-20]
+
+
+class Reads(torch.nn.Module):
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+@settings(max_examples=200, deadline=None)
+@hypothesis.given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30))
+def test_calls_that_are_taken_for_alike_are_of_one_kind(sizes: list[int]) -> None:
+    kinds, model = InferenceKinds(), torch.nn.ReLU()
+    for numbers in sizes:
+        label = kinds.label(model, numbers)
+        least, most = kinds.between(model, numbers)
+        assert least <= numbers <= most
+        for other in (*sizes, *range(1, 2000, 7)):
+            if least < other < most:
+                assert kinds.label(model, other) == label
+
+
+class Wrapped(torch.Tensor):
+    """The program's own class."""
+
+    def numel(self) -> int:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        torch.empty(0),
+        torch.ones(4, device="meta"),
+        torch.ones(4).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.nn.Parameter(torch.ones(4)),
+        torch.ones(4).as_subclass(Wrapped),
+        None,
+        "words",
+        [],
+    ],
+)
+def test_whatever_a_module_is_given_it_has_steps(words: Any, tmp_path: Path) -> None:
+    model = Reads()
+    with attached(tmp_path) as (adapter, heard), torch.no_grad():
+        for _ in range(3):
+            model(words)
+            model(words=words)
+        assert heard.steps == ["inference"] * 6
+        assert adapter.problems == []

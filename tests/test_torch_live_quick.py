@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulemap.frameworks.torch.given import counting
 from joulemap.frameworks.torch.graft import grafted
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.recorder.steps import StepClock
@@ -214,7 +215,7 @@ def test_a_function_that_returns_nothing_runs_once() -> None:
     quick, thing = Quick("inference"), Kept()
     parts = {"now": itertools.count().__next__, "note": quick.times.append, "identity": id}
     parts |= {"thread": threading.get_ident, "grad": bool, "profiled": bool, "differentiates": int}
-    parts["ends_in_full"] = print
+    parts |= {"ends_in_full": print, **counting()}
     made = grafted(Kept.called, lambda *_: None, lambda *_: None, quick, parts)  # type: ignore[arg-type]
     assert made is not None
     quick.replaces(made, Kept.called.__code__)  # type: ignore[attr-defined]
@@ -314,3 +315,26 @@ def test_a_thread_with_the_number_of_one_that_ended_in_a_step_has_its_own(kind: 
             program.in_a_thread(lambda: training.one(training.x))
             program.in_a_thread(trains)
             assert program.clock.count == 1 + 6 * times
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
+def test_how_much_a_call_is_given_is_not_asked_of_what_is_traced_or_listens() -> None:
+    class Heard(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            heard.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    heard: list[str] = []
+    with recording(StepClock) as (program, _), torch.no_grad():
+        model, lane = torch.nn.Linear(3, 3).eval(), program.adapter._finder.quick
+        for count in range(3):
+            model(program.x)
+            assert len(lane.times) == count
+        with Heard():
+            model(program.x)
+        assert heard == ["linear"]
+        assert len(lane.times) == 3
+        graph = torch.jit.trace(model, program.x, check_trace=False).graph
+        assert "numel" not in str(graph)
+        model(program.more)
+        assert len(lane.times) == 0  # those before are written down, since something may come of it

@@ -50,17 +50,17 @@ class Program:
 
     def __init__(self, clock: StepClock, adapter: TorchAdapter) -> None:
         self.clock, self.adapter = clock, adapter
-        self.x = torch.randn(2, 3)
+        self.x, self.more = torch.randn(2, 3), torch.randn(50, 3)
         self.one, self.other = Model(), Model(bias=False)
         self.optimizer = torch.optim.SGD(self.one.parameters(), lr=0.1)
         self.seen = list[bool]()
 
-    def infers(self, model: Any = None, meanwhile: Callable[[], object] = bool) -> None:
+    def infers(self, model: Any = None, meanwhile: Callable[[], object] = bool, x: Any = None) -> None:
         model = model or self.one
         model.meanwhile = meanwhile
         try:
             with torch.no_grad():
-                model(self.x)
+                model(self.x if x is None else x)
         finally:
             model.meanwhile = bool
 
@@ -110,6 +110,7 @@ class Program:
         return {
             "infers": self.infers,
             "infers with the other": lambda: self.infers(self.other),
+            "infers with much more": lambda: self.infers(x=self.more),
             "fails": self.fails,
             "trains": self.trains,
             "has gradients on": lambda: self.one(self.x),

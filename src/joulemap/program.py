@@ -8,6 +8,7 @@ backward pass.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ PROFILER = "(profiler)"
 """What a framework's tracer does itself, while it traces and never else."""
 SLICE = "slice"
 """The label of steps that are none: stretches of time of a program without steps, as long as they like."""
+_SIZED = re.compile(r"(.+) \((\d+) numbers\)")
 BETWEEN = "(between steps)"
 """What a program does there, of which nothing is traced."""
 
@@ -46,6 +48,17 @@ def split(name: str) -> list[str]:
     """The parts of a qualified name, outermost first; empty parts do not count."""
     parts = [part for part in name.split(SEPARATOR) if part]
     return parts or [name]
+
+
+def sized(label: str, numbers: int) -> str:
+    """The label of steps that are given so many numbers, far more or far less than those of ``label``."""
+    return f"{label} ({numbers} numbers)"
+
+
+def unsized(label: str) -> str:
+    """The label that such a one was made from, or itself."""
+    found = _SIZED.fullmatch(label)
+    return found[1] if found else label
 
 
 def leaf(name: str) -> str:

@@ -2,7 +2,8 @@
 
 A program fills caches, makes plans for new shapes, or is given longer inputs: then steps of one label take
 far longer at one time than at another, and do not do the same. Where steps were traced at both times, those
-of each stand for the others of theirs. Where they were not, that is said.
+of each stand for the others of theirs. Where they were not, that is said. Steps that are given far more than
+others have labels of their own: where none of these was traced, they go by the others, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from joulemap.labels import Labels
-from joulemap.program import SLICE
+from joulemap.program import SLICE, unsized
 from joulemap.traces import Float64, Int64, Steps
 from joulemap.units import NS_PER_S, fmt_seconds
 
@@ -33,6 +34,7 @@ _LEAST_S = 1e-9
 def told_apart(steps: Steps) -> Steps:
     """The same steps, in which those of a label have several where some were traced at times when steps took
     far longer than when others were."""
+    steps = _sizes_together(steps)
     codes, words = steps.label.codes.copy(), list(steps.label.words)
     for code, others, traced in _kinds(steps):
         lasted_s = _lasted_s(steps, others)
@@ -44,6 +46,19 @@ def told_apart(steps: Steps) -> Steps:
             codes[chosen] = len(words) + _apart(took_s[:, None], typical_s).argmin(axis=1)
         words += [f"{words[code]} of about {fmt_seconds(one)}" for one in typical_s.tolist()]
     return replace(steps, label=Labels(codes, tuple(words)).used())
+
+
+def _sizes_together(steps: Steps) -> Steps:
+    """Those of a size of which none was traced are like the most of another size that were."""
+    codes, words = steps.label.codes.copy(), steps.label.words
+    count = np.bincount(codes, minlength=len(words))
+    traced = set(np.unique(codes[steps.traced]).tolist())
+    of_model = [unsized(word) for word in words]
+    for code in set(np.unique(codes).tolist()) - traced:
+        others = [one for one in traced if of_model[one] == of_model[code]]
+        if others:
+            codes[steps.label.codes == code] = max(others, key=lambda one: count[one])
+    return replace(steps, label=Labels(codes, words).used())
 
 
 def unlike(steps: Steps, ended_ns: Int64) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joulemap.views.question import By
     from joulemap.views.table import Heading
 
-BYS = ("module", "tensor", "op", "phase", "device", "step", "region", "call")
+BYS = ("module", "tensor", "op", "phase", "device", "step", "kind", "region", "call")
 RULES = ("exact", "recency", "calibrated")
 
 whole_fusions_option = click.option(
@@ -141,7 +141,7 @@ def show(
     with progress("accounting") as advance, watched(advance):
         footprint = account(recording, rule, whole_fusions=whole_fusions)
     baseline_w = baselines(recording, footprint, baseline) if net or baseline else None
-    named = _regions(recording) if by == "region" else ()
+    named = _regions(recording) if by == "region" else _kinds(recording) if by == "kind" else ()
     question = Question(by, depth, top, summarised, tuple(names), power, everything, baseline_w, named)
     if as_json and as_csv:
         raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
@@ -161,6 +161,15 @@ def _regions(recording: Recording) -> list[Region]:
         return []
     start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
     return regions(table["name"].to_pylist(), start_ns, end_ns, recording.power(), recording.shares())
+
+
+def _kinds(recording: Recording) -> list[Region]:
+    from joulemap.accounting.regions import regions
+
+    steps = recording.steps()
+    if steps is None or not len(steps):
+        return []
+    return regions(list(steps.label), steps.start_ns, steps.end_ns, recording.power(), recording.shares())
 
 
 def _heading(recording: Recording) -> Heading:

@@ -9,13 +9,15 @@ from typing import Literal
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.regions import Region
 
-By = Literal["module", "tensor", "op", "phase", "device", "step", "region"]
-BYS: tuple[By, ...] = ("module", "tensor", "op", "phase", "device", "step", "region")
+By = Literal["module", "tensor", "op", "phase", "device", "step", "kind", "region"]
+BYS: tuple[By, ...] = ("module", "tensor", "op", "phase", "device", "step", "kind", "region")
+SPANS = ("step", "kind", "region")
+"""Lines that stand for stretches of time, whatever runs in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user asked for."""
+    """What the user asked for; ``regions`` are those of the program, or the kinds of its steps."""
 
     by: By = "module"
     depth: int | None = None

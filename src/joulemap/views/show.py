@@ -19,7 +19,7 @@ from joulemap.accounting.uncertainty import Blocks
 from joulemap.labels import Labels
 from joulemap.program import SEPARATOR
 from joulemap.traces import PHASES
-from joulemap.views.question import Answer, By, Line, Question, drawn_j
+from joulemap.views.question import SPANS, Answer, By, Line, Question, drawn_j
 from joulemap.views.spans import region_lines, region_rows, step_lines, step_rows
 
 FORMAT = 1
@@ -36,7 +36,7 @@ def answer(footprint: Footprint, question: Question) -> Answer:
     """Turn a footprint into the lines that were asked for."""
     footprint = prepared(footprint, question)
     make = _LINES[question.by]
-    idle = () if question.by in ("step", "region") else tuple(_idle_lines(footprint))
+    idle = () if question.by in SPANS else tuple(_idle_lines(footprint))
     phases = tuple(
         phase for phase in footprint.phase.words if (footprint.where(phase=phase).energy_j > 0).any()
     )
@@ -93,7 +93,7 @@ def _domain(footprint: Footprint, account: Account) -> dict[str, Any]:
 def _rows(footprint: Footprint, question: Question) -> list[dict[str, Any]]:
     if question.by == "step":
         return step_rows(footprint)
-    if question.by == "region":
+    if question.by in ("region", "kind"):
         return region_rows(question)
     if question.by not in ("module", "tensor"):
         footprint = _grouped(footprint, question.by)
@@ -317,5 +317,6 @@ _LINES: dict[By, Callable[[Footprint, Question], list[Line]]] = {
     "phase": _group_lines,
     "device": _group_lines,
     "step": step_lines,
+    "kind": region_lines,
     "region": region_lines,
 }

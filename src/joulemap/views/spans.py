@@ -1,4 +1,4 @@
-"""Stretches of time as lines: steps, and the regions that a program names."""
+"""Stretches of time as lines: steps, their kinds, and the regions that a program names."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def step_lines(footprint: Footprint, question: Question) -> list[Line]:
 
 
 def region_rows(question: Question) -> list[dict[str, Any]]:
-    """Every region in every domain, for JSON and CSV."""
+    """Every region, or kind of step, in every domain, for JSON and CSV."""
     rows = [
         {
-            "region": region.name,
+            question.by: region.name,
             "domain": region.domain.name,
             "energy_j": region.energy_j,
             "low_j": region.low_j,
@@ -79,9 +79,12 @@ def region_rows(question: Question) -> list[dict[str, Any]]:
 
 
 def region_lines(footprint: Footprint, question: Question) -> list[Line]:
-    """What was drawn while each region was open, over all domains."""
+    """What was drawn while each region was open, or steps of each kind, over all domains."""
+    what = "Regions" if question.by == "region" else "Steps"
     if question.power or question.summarised or question.rules or question.baseline_w is not None:
-        raise InputError("Regions are stretches of time.", "Leave out --power, --summarised and --net.")
+        raise InputError(f"{what} are stretches of time.", "Leave out --power, --summarised and --net.")
+    if not question.regions and question.by == "kind":
+        raise InputError("This recording has no steps.", "Show it by module, op, phase or device.")
     if not question.regions:
         raise InputError("This recording has no regions.", 'Name one: with joulemap.measure("loading"): …')
     total = drawn_j(footprint)

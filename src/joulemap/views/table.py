@@ -12,7 +12,7 @@ from rich.text import Text
 
 from joulemap.accounting.footprint import Account
 from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
-from joulemap.views.question import Answer, Line
+from joulemap.views.question import SPANS, Answer, Line
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _NARROW, _WIDE, _WIDER = 60, 100, 132
@@ -51,7 +51,7 @@ def render(answer: Answer, heading: Heading | None, console: Console) -> None:
 def _table(answer: Answer, room: int, people: bool) -> Table:
     """The columns that fit: energy and share always, phases and times where there is room."""
     width = room if people else _WIDER
-    phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", "step", "region") else ()
+    phases = answer.phases if width >= _WIDE and answer.question.by not in ("phase", *SPANS) else ()
     with_times = width >= _WIDER or answer.question.power
     with_bars = people and width >= _NARROW
     lines = (*answer.lines, *answer.idle)
@@ -63,7 +63,7 @@ def _table(answer: Answer, room: int, people: bool) -> Table:
     ]
     if with_bars:
         columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
-    if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):
+    if answer.footprint.beside_j is not None and answer.question.by not in SPANS:
         columns.insert(1, ("by time", [_joules(line.time_based_j) for line in lines]))
     columns += [(phase, [_joules(line.phases.get(phase)) for line in lines]) for phase in phases]
     if with_times and lines:
@@ -198,7 +198,7 @@ def _footnotes(answer: Answer) -> list[str]:
     notes = [f"± is the 95 % interval: {', '.join(made_of[:-1])}, and {made_of[-1]}."]
     if answer.question.by != "step":
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
-    if answer.footprint.beside_j is not None and answer.question.by not in ("step", "region"):
+    if answer.footprint.beside_j is not None and answer.question.by not in SPANS:
         notes.append("by time: what the same energy would be, shared out by time alone (--rule exact).")
     if answer.question.by != "step":
         notes += _unsure(answer.lines, answer.footprint.rule)

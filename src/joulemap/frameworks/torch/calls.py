@@ -24,6 +24,7 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.aside import aside, inlined, instead, unseen
 from joulemap.frameworks.torch.dataflow import Dataflow
+from joulemap.frameworks.torch.given import counting, given
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.graphs import Graphs, is_compiled
 from joulemap.frameworks.torch.names import ModuleNames
@@ -154,6 +155,7 @@ class Calls:
         return {
             "now": quick.now_ns,
             "note": quick.times.append,
+            **counting(),
             "identity": id,
             "thread": get_ident,
             "grad": is_grad_enabled,
@@ -177,13 +179,14 @@ class Calls:
             try:
                 alike = id(module) == finder.alike and get_ident() == self._last_thread
                 alike = alike and is_grad_enabled() == learns and not profiled()
+                alike = alike and (learns or quick.fits(args, kwargs))
                 if alike and not self._captures() and attempt(finder.notes):
                     thread.inside = True
                     self._hush()
                     return _NOTED_IN_TRAINING if learns else _NOTED
                 outermost = not (inside or attempt(self._is_hidden))
                 if outermost:
-                    attempt(self._outermost_begins, module)
+                    attempt(self._outermost_begins, module, args, kwargs)
                     thread.inside = True
                 if not self._tracing:
                     if thread.inside and not profiled():  # torch knows modules by the code that calls them
@@ -253,7 +256,7 @@ class Calls:
 
         return unseen(ends)
 
-    def _outermost_begins(self, module: Any) -> None:
+    def _outermost_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """A module is called by no module. While gradients are computed, it runs a second time for them;
         while a CUDA graph is captured, nothing runs."""
         torch = sys.modules["torch"]
@@ -266,11 +269,12 @@ class Calls:
         may_learn = gradients and bool(module.training)
         self._learns = self._learns or (may_learn and any_optimizer())
         evaluates = not gradients and getattr(module, "training", True) is False
-        self._finder.call_begins(may_learn and self._learns, module, evaluates)
+        taken = given(args, kwargs)
+        self._finder.call_begins(may_learn and self._learns, module, evaluates, taken.numbers)
         if not self._tracing:
             self._captures = self._finder.quick.captures = gpus.quick_captures()
             if not gradients:
-                self._finder.expect_inference(module)
+                self._finder.expect_inference(module, taken)
 
     def _is_hidden(self) -> bool:
         """Whether a call that seems to be outermost is inside of one that began while another thread's hid

@@ -19,7 +19,10 @@ from joulemap.frameworks.torch.quick import Quick
 
 _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
 _KNOWS_BOTH = f"_quick = {'joulemap: quick'!r}"
-_PARTS = ("now", "note", "identity", "thread", "grad", "profiled", "differentiates", "ends_in_full")
+_PARTS = (
+    *("now", "note", "identity", "thread", "grad", "profiled", "differentiates", "ends_in_full"),
+    *("kind", "length", "tensor", "numbers", "count", "modes", "traces"),
+)
 _NOTES_ITS_END = """
 _quick.open = None
 _quick.inside = 0
@@ -33,6 +36,7 @@ _QUICKLY = f"""
 {chr(10).join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)}
 _began = _now()
 _me = _thread()
+_one = args[_quick.at] if _length(args) > _quick.at else kwargs.get(_quick.key)
 if (
     _identity(self) == _quick.module
     and _me == _quick.thread
@@ -45,6 +49,12 @@ if (
     and not (_quick.learns and (not self.training or _differentiates() != -1))
     and not _profiled()
     and not _quick.captures()
+    and (
+        _quick.learns
+        or _quick.least
+        <= (_numbers if _kind(_one) is _tensor and not _modes() and _traces() is None else _count)(_one)
+        <= _quick.most
+    )
 ):
     _open = _quick.open or (_began, _me, _quick.label)
     if _quick.learns:

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
+from joulemap.frameworks.torch.given import NONE, Between
 from joulemap.frameworks.watch import from_a_signal
+from joulemap.program import sized
 
 INFERENCE, TRAIN = "inference", "train"
 MOST = 8
@@ -16,6 +19,8 @@ TOO_MANY = (
     f"The program calls more than {MOST} models by themselves: those after the first {MOST - 1} are taken "
     "for one kind, and what all of them take goes by the one that was traced."
 )
+FAR = 8
+"""A call with so many times as many numbers as another, or more, is of another kind."""
 _REMEMBERED = 1000
 
 
@@ -26,19 +31,42 @@ def is_inference(label: str) -> bool:
 
 class InferenceKinds:
     """``inference`` for the first model, ``inference 2`` for the next. Models of one class that are as large
-    are of one kind: the layers that a program calls by itself, or one that is made anew for every call."""
+    are of one kind: the layers that a program calls by itself, or one that is made anew for every call. Where
+    a model is given far more or far less than at first, that is ``inference (4 numbers)``."""
 
     def __init__(self) -> None:
         self._labels: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._kinds: dict[tuple[str, int], str] = {}
+        self._sizes: dict[str, list[int]] = {}
 
     @property
     def too_many(self) -> bool:
         """Whether the last kind is of several models."""
         return len(self._kinds) > MOST
 
-    def label(self, module: Any) -> str:
-        """Of a step that is a call of this module."""
+    def label(self, module: Any, numbers: int = NONE) -> str:
+        """Of a step that is a call of this module with so many numbers."""
+        label = self._of_model(module)
+        sizes = self._sizes.setdefault(label, [numbers])
+        if not _near(_nearest(sizes, numbers), numbers) and self._sized() < MOST:
+            sizes.append(numbers)
+        size = _nearest(sizes, numbers)
+        return label if size == sizes[0] else sized(label, size)
+
+    def between(self, module: Any, numbers: int) -> Between:
+        """How many numbers other calls may have that are of the same kind as one with so many."""
+        sizes = self._sizes[self._of_model(module)]
+        size = _nearest(sizes, numbers)
+        borders = [sqrt(one * size) for one in sizes if one != size]
+        ends = [size / FAR, size * FAR] if _near(size, numbers) else []
+        least = max([one for one in borders + ends if one < size], default=NONE)
+        return least, min([one for one in borders + ends if one > size], default=inf)
+
+    def _sized(self) -> int:
+        """How many kinds there are that differ in size alone."""
+        return sum([len(sizes) - 1 for sizes in self._sizes.values()])
+
+    def _of_model(self, module: Any) -> str:
         known, label = self._labels.get(id(module), (_nobody, ""))
         if known() is module:
             return label
@@ -53,6 +81,18 @@ class InferenceKinds:
     def _next(self) -> str:
         number = min(len(set(self._kinds.values())) + 1, MOST)
         return INFERENCE if number == 1 else f"{INFERENCE} {number}"
+
+
+def _nearest(sizes: list[int], numbers: int) -> int:
+    return min(sizes, key=lambda one: _apart(one, numbers))
+
+
+def _apart(one: int, other: int) -> float:
+    return abs(log(one / other))
+
+
+def _near(one: int, other: int) -> bool:
+    return _apart(one, other) <= log(FAR)
 
 
 class TrainingKinds:

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
+from joulemap.frameworks.torch.given import NONE, Given
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
     TOO_MANY,
@@ -102,9 +103,9 @@ class StepFinder:
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
-    def call_begins(self, learns: bool, module: Any, evaluates: bool = False) -> None:
-        """An outermost module is called; ``learns`` says that a backward pass may follow, ``evaluates`` that
-        none can, since the module is in evaluation mode and gradients are off."""
+    def call_begins(self, learns: bool, module: Any, evaluates: bool = False, numbers: int = NONE) -> None:
+        """An outermost module is called with so many ``numbers``; ``learns`` says that a backward pass may
+        follow, ``evaluates`` that none can, since the module is in evaluation mode and gradients are off."""
         thread = self._here()
         self._called = weakref.ref(module)
         if thread.waits:
@@ -130,7 +131,7 @@ class StepFinder:
             thread.pending = True
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
-        thread.inference = self._kinds.label(module) if kind == INFERENCE else INFERENCE
+        thread.inference = self._kinds.label(module, numbers) if kind == INFERENCE else INFERENCE
         if self._kinds.too_many:
             self._watch.note(TOO_MANY)
         self._open(kind)
@@ -156,11 +157,12 @@ class StepFinder:
         if self._thread.state == INFERENCE:
             self._close(self._thread.inference, done=False)
 
-    def expect_inference(self, module: Any) -> None:
-        """The step that has begun with its call may be followed by others like it."""
+    def expect_inference(self, module: Any, taken: Given) -> None:
+        """The step that has begun with its call may be followed by others like it, given about as much."""
         self.alike, self.learns = id(module), False
-        self.notes, self._noted = self._notes_inference, self._kinds.label(module)
-        self.quick.expect(module, self._noted)
+        self.notes, self._noted = self._notes_inference, self._kinds.label(module, taken.numbers)
+        between = self._kinds.between(module, taken.numbers)
+        self.quick.expect(module, self._noted, where=taken.where, between=between)
 
     def expect_nothing(self) -> None:
         """What comes next may be anything."""

@@ -1,0 +1,72 @@
+"""How much a call of a module is given: a prompt of a thousand tokens is another step than a single one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from joulemap.frameworks.torch.aside import unseen
+from joulemap.frameworks.watch import from_a_signal
+
+Where = tuple[int, str]
+"""The place of an argument, or beyond all places its name."""
+Between = tuple[float, float]
+NOWHERE: Where = (sys.maxsize, "")
+ANY: Between = (0.0, float("inf"))
+NONE = 1
+"""What a call counts as that is given no tensor, or one that must not be asked."""
+
+
+class Given(NamedTuple):
+    """How many ``numbers`` are in the first tensor that a call is given, and ``where`` that is."""
+
+    where: Where
+    numbers: int
+
+
+def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+    """What a module is called with. Tensors inside of lists and dicts do not count, nor do classes of the
+    program's own."""
+    from torch import Tensor
+
+    for place, one in enumerate(args):
+        if type(one) is Tensor:
+            return Given((place, ""), count(one))
+    for name, one in kwargs.items():
+        if type(one) is Tensor:
+            return Given((sys.maxsize, name), count(one))
+    return Given(NOWHERE, NONE)
+
+
+def count(one: Any) -> int:
+    """How many numbers are in it, if it is a tensor. While a call is traced into a graph, to ask would be a
+    part of that; modes of the program's own hear nothing of it."""
+    from torch import Tensor
+    from torch._C import DisableTorchFunction, _get_tracing_state
+
+    if type(one) is not Tensor or _get_tracing_state() is not None:
+        return NONE
+    try:
+        with DisableTorchFunction():
+            return max(int(one.numel()), NONE)
+    except Exception as error:
+        if from_a_signal(error):
+            raise
+        return NONE
+
+
+def counting() -> dict[str, Any]:
+    """What the function that calls modules needs to count by itself: the class of tensors, what tells how
+    many numbers one has, whether it can be asked just so, and what does it otherwise."""
+    from torch import Tensor
+    from torch._C import _get_tracing_state, _len_torch_function_stack
+
+    return {
+        "kind": type,
+        "length": len,
+        "tensor": Tensor,
+        "numbers": Tensor.numel,
+        "modes": _len_torch_function_stack,
+        "traces": _get_tracing_state,
+        "count": unseen(count),
+    }
