@@ -82,9 +82,13 @@ def test_a_module_goes_as_what_is_in_it(tmp_path: Path) -> None:
     module = Target(7, "module", "net", "", (), rows, 0.4, 0.0)
     parts = [STEP[1], STEP[2]]
     both = at_clock(parts, OWN)[1] / at_clock(parts, 1.0)[1] / SCALE
-    assert laws(recording, [module], easing) == {7: pytest.approx(both, rel=0.002)}
-    assert laws(recording, [module], None) == {}
-    assert laws(recording, [replace(module, rows=frozenset({("other", "forward")}))], easing) == {}
+    steps = recording.steps()
+    assert steps is not None
+    assert laws(recording, [module], steps, "train", easing) == {7: pytest.approx(both, rel=0.002)}
+    assert laws(recording, [module], steps, "train", None) == {}
+    assert laws(recording, [module], steps, "test", easing) == {}
+    elsewhere = replace(module, rows=frozenset({("other", "forward")}))
+    assert laws(recording, [elsewhere], steps, "train", easing) == {}
 
 
 def test_without_looks_at_clocks_all_truths_are_told_alike(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from joulemap.calibration.operation import Operation
 from joulemap.frameworks.imported import ImportedTrace
 from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, REFERENCE, REPEATING, TARGETS
-from joulemap.recording import Recording
+from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating.easing import EASED
 from joulemap.validating.plan import AS_IT_IS, EASED_EXTRA, LONGER, REFERENCES, Wanted, times
@@ -32,6 +33,7 @@ from .limited_gpu import (
     experiment,
     recorded,
 )
+from .recordings import unsynced
 
 PERIOD_S = 0.1
 MM = Target(0, "operation", "mm", "mm", (), frozenset(), 0.5, 0.03, 0.01)
@@ -201,3 +203,26 @@ def test_a_referee_tells_the_program_how_long_its_targets_take(tmp_path: Path) -
     assert (said["device"], said["label"], said["stop"]) == ("cuda", "train", False)
     assert [(one["target"], one["each_s"]) for one in said["operations"]] == [(0, 0.01), (1, 0.01), (2, 0.01)]
     assert said["modules"] == [{"target": 3, "name": "net"}]
+
+
+def test_a_referee_looks_at_one_kind_of_step(tmp_path: Path) -> None:
+    """A prompt that was traced, too, by the time it looks: with the same names in it, and other sizes."""
+    with unsynced(), RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
+        writer.put_power(drawn(200.0))
+    referee = Referee(tmp_path / "r.joulemap", tmp_path, Wanted(), print)
+    start_ns, end_ns, labels = [0, S, 9 * S], [S, 9 * S, 10 * S], ["decode", "prefill", "decode"]
+    referee.label, referee._traced = "decode", list(zip(start_ns, end_ns, labels, strict=True))
+    word, prompt = (Operation("mm", f"[[{rows}, 8]]", "", '["float"]', "[]") for rows in (1, 1000))
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device="GPU:0",
+        phase="forward",
+        start_ns=start_ns,
+        end_ns=[S // 2, 9 * S, 9 * S + S // 2],
+        signature=[word.key, prompt.key, word.key],
+    )
+    steps = Steps.from_columns(start_ns=start_ns, end_ns=end_ns)
+    referee._choose(ImportedTrace(events, steps, None, "torch"))
+    [only] = [one for one in referee.targets if one.kind == "operation"]
+    assert only.operations == (word,)
+    assert (only.share, only.step_s) == (1.0, pytest.approx(0.5))

@@ -15,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from joulemap.accounting import attribute
+from joulemap.api import load
 from joulemap.calibration.operation import Operation
 from joulemap.devices import Domain
 from joulemap.meters.synthetic import Operation as Running
 from joulemap.meters.synthetic import Sensor, sense
 from joulemap.meters.synthetic import truth_of as world_of
 from joulemap.recorder.experiment import PLAIN
+from joulemap.recording import RecordingInfo, RecordingWriter
 from joulemap.traces import EventTrace, PowerTrace, Steps
 from joulemap.validating import gate
 from joulemap.validating.metered import Metered
@@ -37,10 +39,12 @@ from joulemap.validating.plan import (
     times,
 )
 from joulemap.validating.referee import Referee
-from joulemap.validating.rules import Charge, per_step
+from joulemap.validating.rules import Charge, charged, only_plain, per_step
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, step_energy_j, truths
+
+from .recordings import unsynced
 
 GPU = Domain("GPU:0", "GPU:0", sensor="synthetic")
 S = 1_000_000_000
@@ -334,6 +338,27 @@ def test_rules_charge_a_target_for_all_its_rows_a_step() -> None:
     assert found[0].energy_j == pytest.approx(8.0)
     assert found[0].low_j < 8.0 < found[0].high_j
     assert found[1] == Charge(0.0, 0.0, 0.0)
+
+
+def test_rules_charge_a_target_for_the_kind_of_step_that_is_validated(tmp_path: Path) -> None:
+    """The prompt runs under the same names, takes ten times as much, and was traced as well."""
+    lasts = [10, 1, 1, 1, 1]
+    edges = np.concatenate(([0], np.cumsum(lasts))) * S
+    events = EventTrace.from_columns(
+        name="net/mm", device="GPU:0", phase="forward", start_ns=edges[:2], end_ns=edges[1:3], step=[0, 1]
+    )
+    labels = ["prefill", *["decode"] * 4]
+    traced = np.arange(5) < 2
+    steps = Steps.from_columns(start_ns=edges[:-1], end_ns=edges[1:], traced=traced, label=labels)
+    power = PowerTrace(GPU, edges, 5.0 * np.array(lasts))
+    with unsynced(), RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
+        writer.put_events(events)
+        writer.put_steps(steps)
+        writer.put_power(power)
+    plainly = only_plain(steps, [Stretch(PLAIN, int(edges[2]), int(edges[5]), 3, {}, 0)], "decode")
+    target = a_target(0, rows={("net/mm", "forward")})
+    found = charged(load(tmp_path / "r.joulemap"), "exact", [target], plainly, "decode", power)
+    assert found[0].energy_j == pytest.approx(5.0)
 
 
 class Watched(Referee):

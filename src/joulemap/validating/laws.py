@@ -14,23 +14,29 @@ from joulemap.calibration.operation import Place, on_device, own_seconds, places
 from joulemap.calibration.recorded import CALIBRATION, signatures
 from joulemap.calibration.weights import MOSTLY, known_parts
 from joulemap.recording import Recording
+from joulemap.traces import Steps
 from joulemap.validating.easing import Easing
+from joulemap.validating.kind import of_kind
 from joulemap.validating.target import Name, Target
 
 MUCH = 0.75
 """Of the device's work has a cost, or costs say nothing of how all of it goes with clocks."""
 
 
-def laws(recording: Recording, targets: Sequence[Target], easing: Easing | None) -> dict[int, float]:
-    """By number of the target; none where clocks are not known, or costs of most of its work and of all."""
+def laws(
+    recording: Recording, targets: Sequence[Target], steps: Steps, label: str, easing: Easing | None
+) -> dict[int, float]:
+    """By number of the target, of steps of this label; none where clocks are not known, or costs of most of
+    its work and of all."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None or easing is None or not easing.eased_mhz or not easing.plain_mhz:
         return {}
     known, events = Calibration.from_json(content), recording.events()
+    events = events.take(of_kind(events, steps, label))
     here = places(events, known.device, signatures(recording))
     busy_s = {(one.name, one.phase): one.busy_s for one in here}
     costed_s = {(one.name, one.phase): part.seconds for one, part in known_parts(here, known)}
-    if sum(costed_s.values()) < MUCH * own_seconds(events)[on_device(events, known.device)].sum():
+    if not costed_s or sum(costed_s.values()) < MUCH * own_seconds(events)[on_device(events, known.device)].sum():
         return {}
     told = [_joules(here, known.at(mhz)) for mhz in (easing.plain_mhz, easing.eased_mhz)]
     whole = _ratio(told, costed_s.keys())

@@ -26,10 +26,11 @@ from joulemap.recorder.experiment import EASED_STEP, ORDERS, PLAIN, TARGETS, Tai
 from joulemap.recorder.journal import JOURNAL, TRACED, one_by_one
 from joulemap.recording import Recording
 from joulemap.recording.folder import RAW
-from joulemap.traces import Float64, PowerTrace
+from joulemap.traces import Float64, PowerTrace, Steps
 from joulemap.units import NS_PER_S, fmt_share
 from joulemap.validating import gate
 from joulemap.validating.easing import ABOVE, EASED, Easing
+from joulemap.validating.kind import of_kind
 from joulemap.validating.limit import power_limit_w
 from joulemap.validating.metered import Metered
 from joulemap.validating.plan import (
@@ -72,9 +73,10 @@ class Referee:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name="joulemap validate", daemon=True)
         self._steps: list[tuple[int, int, str]] = []
+        self._traced: list[tuple[int, int, str]] = []
         self._program = Tail(recording / RAW / JOURNAL)
         self._answers = Tail(folder / JOURNAL)
-        self._sessions = self._since = self._traced = self._told_ns = 0
+        self._sessions = self._since = self._told_ns = 0
         self._untraced: list[tuple[int, int, str]] = []
         self.label = ""
         self.domain = ""
@@ -125,17 +127,26 @@ class Referee:
     def _choose(self, trace: ImportedTrace) -> None:
         """Targets on the device that draws most of those with operations; a GPU before a CPU."""
         rows = [asdict(one) for one in trace.signatures]
+        events = trace.events.take(of_kind(trace.events, self._traced_steps(), self.label))
+        count = sum(label == self.label for *_, label in self._traced)
         for power in in_order(self._recording().power()):
-            wanted = (max(self._traced, 1), self._wanted.least_share, self._wanted.modules)
-            self.targets = targets(trace.events, power.domain.device, rows, *wanted)
+            wanted = (count, self._wanted.least_share, self._wanted.modules)
+            self.targets = targets(events, power.domain.device, rows, *wanted)
             if self.targets:
                 self.domain = power.domain.name
                 self._device = power.domain.device
-                self._work_s = busy_s(trace.events, self._device) / max(self._traced, 1)
+                self._work_s = busy_s(events, self._device) / count
                 self._tell(power.domain.device)
                 return
         least = fmt_share(self._wanted.least_share)
         self.problem = f"no device with a meter ran an operation that takes {least} of its time"
+
+    def _traced_steps(self) -> Steps:
+        return Steps.from_columns(
+            start_ns=[start_ns for start_ns, *_ in self._traced],
+            end_ns=[end_ns for _, end_ns, _ in self._traced],
+            label=[label for *_, label in self._traced],
+        )
 
     @property
     def waits(self) -> bool:
@@ -357,10 +368,11 @@ class Referee:
                 if seen != TRACED and not self._told_ns:
                     self._untraced.append((start_ns, end_ns, label))
                 self.label = label if seen == TRACED and not self.label else self.label
-                self._traced += seen == TRACED
+                if seen == TRACED:
+                    self._traced.append((start_ns, end_ns, label))
                 self._since += 1
             elif what == "session" and content.get("steps"):
-                self._sessions, self._since = self._sessions + 1, 0
+                self._sessions, self._since = self._sessions + bool(self._traced), 0
         for what, content in _lines(self._answers):
             if what == "stretch":
                 self._keep(Stretch.of(content))

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.accounting import Footprint, Rule, attribute
 from joulemap.calibration.recorded import Calibrated, calibrated
 from joulemap.labels import Labels
 from joulemap.recording import Recording
 from joulemap.traces import PowerTrace, Steps
+from joulemap.validating.kind import of_kind
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Name, Target
 
@@ -31,17 +33,19 @@ def charged(
 ) -> dict[int, Charge]:
     """By number of the target. The traced steps are accounted, and the plain ones that they stand for;
     whatever else was run is left out. ``power`` is what the device drew for the program."""
-    weights = _weights(calibrated(recording, chosen, power)) if rule == "calibrated" else {}
+    events = recording.events()
+    own = of_kind(events, chosen, label)
+    weights = _weights(calibrated(recording, chosen, power), own) if rule == "calibrated" else {}
     window = recording.info.window_ns
-    footprint = attribute(recording.events(), [power], rule, steps=chosen, window_ns=window, **weights)
+    footprint = attribute(events.take(own), [power], rule, steps=chosen, window_ns=window, **weights)
     return per_step(footprint, targets, int((chosen.label.codes == chosen.label.code(label)).sum()))
 
 
-def _weights(found: Calibrated) -> dict[str, Any]:
+def _weights(found: Calibrated, own: NDArray[np.bool_]) -> dict[str, Any]:
     return {
-        "weights": found.weights.watts,
+        "weights": found.weights.watts[own],
         "idle_weight": {found.calibration.device: found.calibration.idle_w},
-        "cost_rms": found.weights.cost_rms,
+        "cost_rms": found.weights.cost_rms[own],
     }
 
 
