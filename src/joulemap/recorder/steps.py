@@ -16,11 +16,12 @@ from threading import get_ident
 
 from joulemap.frameworks.adapter import Begun, Lane
 from joulemap.program import SLICE
-from joulemap.recorder.budget import Budget, Plan
+from joulemap.recorder.budget import Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
 from joulemap.recorder.signals import held
 from joulemap.recorder.threads import Threads
+from joulemap.recorder.tracing import Tracing
 
 _CUT_SHORT = BaseException()
 SLICE_S, PATIENCE_S, LOOK_S = 0.1, 5.0, 0.25
@@ -37,7 +38,8 @@ class StepClock:
 
     def __init__(self, plan: Plan, sessions: Sessions, journal: Journal, now_ns: Callable[[], int]) -> None:
         self._sessions, self._journal, self._now_ns = sessions, journal, now_ns
-        self.budget = Budget(plan, now_ns() / 1e9)
+        self._tracing = Tracing(plan, sessions, now_ns)
+        self.budget = self._tracing.budget
         self._lock = threading.RLock()
         self._owner: int | None = None
         self._depth = 0
@@ -46,9 +48,6 @@ class StepClock:
         self._compiled = False
         self._error: BaseException | None = None
         self._count = 0
-        self._to_trace = self._traced = 0
-        self._labels: list[str] = []
-        self._slow_down_s = self._waited_s = 0.0
         self._slice_ns: int | None = None
         self._border_ns = now_ns()
         self._passed: list[tuple[int, int, str]] = []
@@ -247,7 +246,7 @@ class StepClock:
             try:
                 self._settle()
                 if not self._end_slice() and self._sessions.open:
-                    self._end_session()
+                    self._tracing.end()
             finally:
                 self._owner, self._depth, self._error = None, 0, None
 
@@ -257,7 +256,7 @@ class StepClock:
             self._off = True
             self._settle()
             if not self._end_slice() and self._sessions.open:
-                self._end_session()
+                self._tracing.end()
 
     def abandon(self) -> None:
         """In a forked child: whatever was open belongs to the parent."""
@@ -283,8 +282,7 @@ class StepClock:
             steps = self.budget.steps_to_trace(label, self._count, self._start_ns / 1e9)
             if steps and self._sessions.possible:
                 with held():
-                    self._to_trace = steps if self._sessions.start() else 0
-                    self._waited_s += self.budget.waited(self._sessions.waited_s)
+                    self._tracing.start(steps)
                     self._start_ns = self._now_ns()
             elif not steps and self.budget.is_calm(label):
                 self._calm.add(label)
@@ -321,18 +319,14 @@ class StepClock:
         self._end_slice()
         traced = self._sessions.open
         if traced:
-            with held():
-                self._sessions.settle()
+            self._tracing.settle()
             end_ns = self._now_ns()
         whole = self._is_whole()
         if whole:
             self._learn(self._label, self._start_ns, end_ns, traced=traced)
         self._border_ns = end_ns
         if traced:
-            self._traced += whole
-            self._labels += [self._label] * (whole and not self._compiled)
-            if self._traced >= self._to_trace or self._compiled or not whole:
-                self._end_session()
+            self._tracing.step_ended(self._label, whole=whole, compiled=self._compiled)
 
     def _is_whole(self) -> bool:
         """Whether it is not cut short, by the end of the data or a failure: what is being handled was so when
@@ -341,8 +335,7 @@ class StepClock:
         return error is None or error is self._error or error is getattr(self._error, "__context__", None)
 
     def _learn(self, label: str, start_ns: int, end_ns: int, *, traced: bool) -> None:
-        seconds = (end_ns - start_ns) / 1e9
-        self._slow_down_s += self.budget.step_ended(label, seconds, traced=traced, compiled=self._compiled)
+        self._tracing.learn(label, (end_ns - start_ns) / 1e9, traced=traced, compiled=self._compiled)
         seen = COMPILED if self._compiled else TRACED if traced else UNTRACED
         self._write(start_ns, end_ns, label, seen)
 
@@ -356,14 +349,6 @@ class StepClock:
     def _write(self, start_ns: int, end_ns: int, label: str, seen: int) -> None:
         self._count += 1
         self._journal.put("step", [start_ns, end_ns, label, seen])
-
-    def _end_session(self) -> None:
-        with held():
-            cost = self._sessions.stop(self._traced, self._slow_down_s)
-            cost.waited_s = self._waited_s
-            self.budget.session_ended(self._labels, cost, self._now_ns() / 1e9)
-            self._labels, self._traced, self._to_trace = [], 0, 0
-            self._slow_down_s = self._waited_s = 0.0
 
     def slice(self) -> None:
         """Trace a slice of time, where there has been no step for long and the budget allows it."""
@@ -413,14 +398,13 @@ class StepClock:
             return
         since_ns = self._border_ns if between else self._start_ns
         if now_ns - since_ns > self._allowed_s() * 1e9:
-            self._labels += [self._label] * (not between)
-            self._end_session()
+            self._tracing.end(*[self._label] * (not between))
 
     def _end_slice(self) -> bool:
         """Close the slice that is open, if any: its time is over, or a step begins."""
         if self._slice_ns is None:
             return False
         self._write(self._slice_ns, self._now_ns(), SLICE, TRACED)
-        self._slice_ns, self._labels, self._traced = None, [SLICE], 1
-        self._end_session()
+        self._slice_ns = None
+        self._tracing.end(SLICE, steps=1)
         return True

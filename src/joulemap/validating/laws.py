@@ -36,7 +36,10 @@ def laws(
     here = places(events, known.device, signatures(recording))
     busy_s = {(one.name, one.phase): one.busy_s for one in here}
     costed_s = {(one.name, one.phase): part.seconds for one, part in known_parts(here, known)}
-    if not costed_s or sum(costed_s.values()) < MUCH * own_seconds(events)[on_device(events, known.device)].sum():
+    if (
+        not costed_s
+        or sum(costed_s.values()) < MUCH * own_seconds(events)[on_device(events, known.device)].sum()
+    ):
         return {}
     told = [_joules(here, known.at(mhz)) for mhz in (easing.plain_mhz, easing.eased_mhz)]
     whole = _ratio(told, costed_s.keys())
