@@ -15,8 +15,8 @@ from joulemap.calibration.operation import Operation
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch.call import Call, NotRebuilt  # noqa: E402
 from joulemap.frameworks.torch.launched import Launch, copied_together, launcher  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call, NotRebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import executed  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from tests import triton_stand_in  # noqa: E402

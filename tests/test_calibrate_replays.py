@@ -25,7 +25,8 @@ from joulemap.meters.synthetic import Sensor, sense, truth_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.rebuild import Call, rebuilt  # noqa: E402
+from joulemap.frameworks.torch.call import Call  # noqa: E402
+from joulemap.frameworks.torch.rebuild import rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replay import TURN_S, _eased, executed, replays  # noqa: E402
 from joulemap.frameworks.torch.replayer import IN_A_GRAPH, WAIT_S, Replayer, Wait, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402

@@ -16,8 +16,9 @@ from joulemap.frameworks.torch.extract import _signatures
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch.call import Call, NotRebuilt  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call, NotRebuilt, rebuilt  # noqa: E402
+from joulemap.frameworks.torch.rebuild import rebuilt  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402

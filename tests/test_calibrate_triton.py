@@ -20,8 +20,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 from the beginning", allow_module_level=True)
 pytest.importorskip("triton", reason="needs Triton")
 
+from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.launched import launcher  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from tests import triton_stand_in  # noqa: E402
 from tests.triton_stand_in import BACKWARD, INFERENCE, RUNS_BACKWARD, Generated  # noqa: E402
 

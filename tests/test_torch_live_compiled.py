@@ -21,10 +21,10 @@ from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.devices import Domain  # noqa: E402
 from joulemap.frameworks.torch import provenance  # noqa: E402
 from joulemap.frameworks.torch.adapter import TorchAdapter  # noqa: E402
+from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.launched import PREFIX, launcher  # noqa: E402
 from joulemap.frameworks.torch.origins import is_update  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from joulemap.traces import PowerTrace  # noqa: E402
 from tests.tensorflow_live import Heard  # noqa: E402
 from tests.torch_live import INDUCTOR, attached, layers, session  # noqa: E402

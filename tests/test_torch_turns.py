@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.torch import repeating, rotation  # noqa: E402
+from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.inputs import reach  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call, rebuilt  # noqa: E402
+from joulemap.frameworks.torch.rebuild import rebuilt  # noqa: E402
 from joulemap.frameworks.torch.repeating import Repeater, Turns, operands  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import copies, size_of, tensors_in, with_tensors  # noqa: E402

@@ -20,9 +20,9 @@ from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.adapter import TracerBusy  # noqa: E402
 from joulemap.frameworks.torch import kernels, profiler  # noqa: E402
 from joulemap.frameworks.torch import values as tasted  # noqa: E402
+from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.kernels import KEY  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
-from joulemap.frameworks.torch.rebuild import Call  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402

@@ -14,7 +14,7 @@ from typing import Any
 
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
-from joulemap.frameworks.torch.rebuild import Call
+from joulemap.frameworks.torch.call import Call
 from joulemap.frameworks.torch.replayer import Replayer
 from joulemap.units import fmt
 from studies.accuracy import alone

@@ -20,6 +20,7 @@ TYPES = {
     "c10::Float8_e4m3fn": "float8_e4m3fn",
     "c10::Float8_e5m2": "float8_e5m2",
     "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
     "long int": "int64",
     "int": "int32",
     "short int": "int16",

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from joulemap.frameworks.torch.call import Call, NotRebuilt
 from joulemap.frameworks.torch.inputs import reach
-from joulemap.frameworks.torch.rebuild import Call, NotRebuilt
 
 PREFIX = "inductor::"
 """Of the operation's name; then the kernel, or several with a plus between, as they follow each other."""

@@ -26,10 +26,10 @@ from statistics import median
 from typing import Any
 
 from joulemap.frameworks.torch import flags
+from joulemap.frameworks.torch.call import Call, in_a_line
 from joulemap.frameworks.torch.clock import clock_mhz
 from joulemap.frameworks.torch.flags import GPUS
 from joulemap.frameworks.torch.gpus import which
-from joulemap.frameworks.torch.rebuild import Call, in_a_line
 from joulemap.frameworks.torch.replayer import Replayer, Turn, Wait
 
 LONGEST_S = 0.8

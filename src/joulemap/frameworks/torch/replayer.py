@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from joulemap.frameworks.torch.call import Call
 from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.launched import is_generated, launcher
-from joulemap.frameworks.torch.rebuild import Call, rebuilt, with_choice, with_ones
+from joulemap.frameworks.torch.operands import with_choice, with_ones
+from joulemap.frameworks.torch.rebuild import rebuilt
 from joulemap.frameworks.torch.rotation import copies, with_warm
 from joulemap.frameworks.torch.values import fill_in
 
