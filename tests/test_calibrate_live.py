@@ -136,3 +136,6 @@ def test_what_takes_a_percent_is_replayed_even_where_most_is_known(
         with pytest.raises(InputError) if without else nullcontext():
             calibrate(recording, 9.0, book)
     assert [list(plan.shares) for plan in asked] == [[left_out.key]]
+    with pytest.raises(InputError):
+        calibrate(recording, 9.0, book, again=True)
+    assert list(asked[-1].shares) == [one.key for one in shares]

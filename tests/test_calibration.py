@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from joulemap.accounting import attribute
+from joulemap.accounting.charges import energy_of_events
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
@@ -139,6 +140,35 @@ def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
         understood(lines[:2], power, "GPU:0")
 
 
+def test_a_domain_whose_meter_was_not_read_is_shared_by_time():
+    """Nobody knows what the memory takes while an operation runs, which draws power of its own."""
+    events = EventTrace.from_columns(
+        name=["a", "b"], device="CPU", start_ns=[0, S], end_ns=[S, 2 * S], kind="op"
+    )
+    power = [
+        PowerTrace(Domain("package-0", "CPU:0"), [0, 2 * S], [100.0]),
+        PowerTrace(Domain("dram-0", "CPU:0"), [0, 2 * S], [20.0]),
+    ]
+    known = Calibration("CPU:0", 10.0, {}, domain="package-0")
+    assert Calibration.from_json(known.to_json()).idle_weight == known.idle_weight == {"package-0": 10.0}
+    weights, rms = np.array([300.0, 100.0]), [0.1, 0.1]
+    said = {"weights": weights, "idle_weight": known.idle_weight}
+    rows = attribute(events, power, "calibrated", cost_rms=rms, **said).to_records()
+    found = {(row["name"], row["domain"]): (row["energy_j"], row["provenance"]) for row in rows}
+    assert found == {
+        ("a", "package-0"): (pytest.approx(75), "calibrated"),
+        ("b", "package-0"): (pytest.approx(25), "calibrated"),
+        ("a", "dram-0"): (pytest.approx(10), "apportioned"),
+        ("b", "dram-0"): (pytest.approx(10), "apportioned"),
+    }
+    package, memory = energy_of_events(events, power, **said)
+    assert package.energy_j == pytest.approx([75, 25])
+    assert memory.energy_j == pytest.approx([10, 10])
+    old = {**known.to_json(), "device": "GPU:0"}
+    del old["domain"]
+    assert Calibration.from_json(old).idle_weight == {"GPU:0": 10.0}
+
+
 def test_a_device_that_was_not_calibrated_is_shared_by_time():
     events = EventTrace.from_columns(
         name=["a", "b", "c"],
@@ -188,8 +218,8 @@ def test_what_has_no_cost_is_off_by_what_it_shares_with_others():
     [
         ({"jax": "0.8"}, "JAX has kernels only inside"),
         ({"tensorflow": "2.21", "keras": "3"}, "TensorFlow does not say what they were called with"),
-        ({"torch": "2.13", "tensorflow": "2.21"}, "does not say what its operations were called with"),
-        ({}, "does not say what its operations were called with"),
+        ({"torch": "2.13", "tensorflow": "2.21"}, "none of its steps was traced"),
+        ({}, "used no PyTorch"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_with_the_reason(
@@ -221,6 +251,7 @@ def test_a_closure_that_is_off_is_said_with_its_likely_cause():
     assert "should" not in notes(0.8, 0.97)
     assert "power cap" in notes(0.8, 1.2)
     assert "--budget" in notes(0.2, 0.7)
+    assert "--again" in notes(0.8, 1.2)
 
 
 def test_operations_are_told_in_words():
@@ -260,6 +291,21 @@ def test_threads_of_a_cpu_keep_its_costs_apart_and_not_a_gpu_s(tmp_path: Path):
 
     assert len({key("CPU"), key("CPU", threads=1), key("CPU", threads=8)}) == 3
     assert len({key("GPU:0"), key("GPU:0", threads=1), key("GPU:0", threads=8)}) == 1
+
+
+def test_costs_of_an_estimate_go_with_what_it_takes_a_core_to_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
+        pass
+    recording = Recording.open(writer.path)
+    keys = {"estimated": set(), "measured": set()}
+    for watts in ("4", "30"):
+        monkeypatch.setenv("JOULEMAP_WATTS_PER_CORE", watts)
+        for provenance, known in keys.items():
+            domain = Domain("CPU", "CPU", provenance=provenance)
+            known.add(_shelf(recording, replace(counter(100), domain=domain)).key)
+    assert [len(known) for known in keys.values()] == [2, 1]
 
 
 def test_why_nothing_is_calibrated_is_said_by_what_most_have():

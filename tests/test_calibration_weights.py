@@ -237,7 +237,46 @@ def test_what_an_operation_calls_is_not_counted_twice():
     assert [place.part for place in here.values()] == pytest.approx([0.25, 1, 1])
     costs = {Operation.of(row): Cost(400.0, 4.0, 0.01, 2) for row in rows}
     found = weigh(events, list(here.values()), Calibration("CPU", 0.0, costs))
-    assert found.known_j == pytest.approx(100 + 400 + 400)
+    assert found.known_j == pytest.approx(100 + 300 + 200)  # a CPU works as long as it takes
+
+
+@pytest.mark.parametrize("device", ["CPU", "CPU:1"])
+def test_what_a_cpu_does_between_operations_draws_what_it_does_in_them(device: str):
+    """However many watts that is; and it is busy meanwhile, on whichever socket that is metered."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/(python)", "net/add"],
+        device="CPU",
+        start_ns=[0, S, 3 * S],
+        end_ns=[S, 3 * S, 4 * S],
+        kind=["op", "runtime", "op"],
+        phase="forward",
+    )
+    rows = [called("mm", [8, 8]), called("add", [8])]
+    mm, add = map(Operation.of, rows)
+    costs = {mm: Cost(70.0, 1.0, 0.01, 2), add: Cost(5.0, 0.1, 0.01, 2)}
+    found = weigh(events, places(events, device, rows), Calibration(device, 0.1, costs))
+    assert found.watts == pytest.approx([70, 60, 50])
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.5, 120, 120))
+
+
+@pytest.mark.parametrize(("other_s", "counts"), [(1.0, 2.0), (1.2, 2.0), (3.0, 4.0), (0.2, 1.2)])
+def test_what_was_not_seen_and_takes_another_time_was_given_something_else(other_s: float, counts: float):
+    """A second step kept no shapes: it is like the first, or as much more as its work takes longer."""
+    events = EventTrace.from_columns(
+        name="net/mm",
+        device=["CPU", "GPU:0"] * 2,
+        start_ns=[0, 0, 4 * S, 4 * S],
+        end_ns=[1, S, 4 * S + 1, 4 * S + round(other_s * S)],
+        kind=["op", "kernel"] * 2,
+        phase="forward",
+        signature=[Operation.of(TOKEN).key, "", "", ""],
+    )
+    steps = Steps.from_columns(start_ns=[0, 4 * S], end_ns=[4 * S, 8 * S])
+    (place,) = places(events, "GPU:0", [TOKEN], steps)
+    assert place.executions == pytest.approx(counts)
+    costs = {Operation.of(TOKEN): Cost(200.0, 1.0, 0.01, 2)}
+    found = weigh(events, [place], Calibration("GPU:0", 50.0, costs))
+    assert found.known_j == pytest.approx(200 * counts + 50 * (1 + other_s - counts))
 
 
 def test_of_a_place_that_is_known_in_part_the_rest_weighs_what_its_like_does():

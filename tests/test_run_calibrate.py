@@ -34,7 +34,7 @@ def ran(folder: Path, text: str, *options: str, code: int = 0) -> subprocess.Com
 def test_a_program_with_nothing_to_calibrate_is_summarised_as_ever(tmp_path: Path) -> None:
     done = ran(tmp_path, "print('hello')")
     assert done.stdout == "hello\n"
-    assert "Nothing is calibrated. The recording does not say what its operations were" in done.stderr
+    assert "Nothing is calibrated. The program used no PyTorch" in done.stderr
     assert "attributed" in done.stderr
     assert "--rule" not in done.stderr
 

@@ -79,7 +79,7 @@ def _weights(found: Calibrated) -> dict[str, Any]:
     """What calibration adds to the accounting."""
     return {
         "weights": found.weights.watts,
-        "idle_weight": {found.calibration.device: found.calibration.idle_w},
+        "idle_weight": found.calibration.idle_weight,
         "cost_rms": found.weights.cost_rms,
     }
 

@@ -6,6 +6,7 @@ the recording, and into the user's cache for the recordings to come.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.errors import InputError, MeterError
+from joulemap.meters.estimate import WATTS_PER_CORE
 from joulemap.recorder.finish import FLAGS
 from joulemap.recorder.host import host
 from joulemap.recording import Recording, RecordingInfo
@@ -35,9 +37,10 @@ _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
-_AT_CLOCKS, _WITH_VALUES = " at both clocks", " with values of all"
-"""Costs of GPUs that were kept before each had its own law of clocks are not found any more; and where a
-recording has what operands held, those of made-up values, or of others, are not."""
+_AS_CALLED, _AT_CLOCKS, _WITH_VALUES = " as called", " at both clocks", " with values of all"
+"""Costs that were kept before replays were of the overload that was called are not found any more, nor those
+of GPUs before each had its own law of clocks; and where a recording has what operands held, those of made-up
+values, or of others, are not."""
 _TOO_SMALL, _NO_UPDATE = "Too small for this meter", "The meter did not update while it ran."
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
@@ -83,20 +86,26 @@ def _no_signatures(recording: Recording) -> InputError:
             f"Its operations cannot be replayed by themselves: {reasons[0]}.",
             f"Their energy stays shared by time: joulemap show {recording.path}",
         )
+    if "torch" not in versions:
+        return InputError(
+            "The program used no PyTorch, and only PyTorch's operations can be replayed.",
+            f"Its energy stays shared by time: joulemap show {recording.path}",
+        )
     return InputError(
-        "The recording does not say what its operations were called with.",
-        "Record a PyTorch program with joulemap run: some of its steps keep shapes and types.",
+        "The recording does not say what its operations were called with: none of its steps was traced.",
+        "Record more of them, with joulemap run or joulemap.record, and not with --overhead 0.",
     )
 
 
 def calibrate(
-    recording: Recording, budget_s: float, book: Book, watching: Watching | None = None
+    recording: Recording, budget_s: float, book: Book, watching: Watching | None = None, again: bool = False
 ) -> Calibration:
-    """Replay what is not yet known, within the budget; the recording has the costs then."""
+    """Replay what is not yet known, within the budget, or everything ``again``; the recording has the costs
+    then."""
     candidates = Candidates.of(recording)
     _check_surroundings(recording)
     shelf = _shelf(recording, candidates.power)
-    known = book.find(shelf)
+    known = None if again else book.find(shelf)
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
     if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)
@@ -108,6 +117,7 @@ def calibrate(
         {one: cost for one, cost in known.costs.items() if one in candidates.seconds},
         {one: why for one, why in known.skipped.items() if one in candidates.seconds},
         known.response,
+        candidates.power.domain.name,
     )
     info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
     save_info(recording.path, info)
@@ -160,6 +170,7 @@ def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: st
         {Operation.from_key(key): cost for key, cost in clear.items()},
         {Operation.from_key(key): why for key, why in skipped.items()},
         response(clear.values()),
+        power.domain.name,
     )
 
 
@@ -251,12 +262,13 @@ def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     chosen.pop("autocast", None)
     if _torch_device(power.domain.device) != "cpu":
         chosen.pop("threads", None)  # a GPU's costs do not depend on them
+    scale = os.environ.get(WATTS_PER_CORE, "") if power.domain.provenance == "estimated" else ""
     at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
     with_values = _WITH_VALUES if recording.table(VALUES) is not None else ""
     return Shelf(
         str(host.get("machine", "")),
-        " ".join(filter(None, (power.domain.device, which, power.domain.sensor)))
-        + f"{at_clocks}{with_values}",
+        " ".join(filter(None, (power.domain.device, which, power.domain.sensor, scale)))
+        + f"{_AS_CALLED}{at_clocks}{with_values}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
         chosen,

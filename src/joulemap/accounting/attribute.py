@@ -31,7 +31,7 @@ from joulemap.accounting.rows import Charges, Rows, StepOf, domain_footprint
 from joulemap.accounting.supply import Supply, supply
 from joulemap.accounting.sweep import Actors, Shared, modelled, share_out
 from joulemap.accounting.watching import part
-from joulemap.devices import Device, roots
+from joulemap.devices import Device, Domain, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
 from joulemap.program import BETWEEN, PROFILER, split
@@ -60,7 +60,7 @@ def attribute(
     ``window_ns`` is the recording: energy before and after it is *outside*. ``shares`` gives the
     program's part of a domain that other processes use too. ``weights`` is one positive number per
     event; the ``calibrated`` rule takes it, and ``idle_weight``, in watts. Where ``idle_weight`` is by
-    device, devices without one are shared by time. ``cost_rms`` says how far off each event's weight may be
+    domain, domains without one are shared by time. ``cost_rms`` says how far off each event's weight may be
     (relative, as an rms), NaN where the weight was not calibrated.
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
@@ -89,12 +89,12 @@ def _accounted(
     """Every domain's energy, by one way of weighting; ``sort`` makes the supply of a power trace."""
     counted = outermost(traces)
     footprints: list[Footprint] = []
-    devices = list(dict.fromkeys(trace.domain.device for trace in counted))
-    for number, device in enumerate(devices):
-        fed = [trace for trace in counted if trace.domain.device == device]
-        where = Device.parse(device)
-        with part(number, len(devices)):
-            footprints += _account_device(events, step_of, weighting.on(where), where, fed, sort)
+    each = [(trace.domain.device, weighting.of_idle(trace.domain)) for trace in counted]
+    for number, (device, idle) in enumerate(dict.fromkeys(each)):
+        fed = [trace for trace, its in zip(counted, each, strict=True) if its == (device, idle)]
+        own = weighting if idle == weighting.idle_weight else weighting.on(idle)
+        with part(number, len(set(each))):
+            footprints += _account_device(events, step_of, own, Device.parse(device), fed, sort)
     warnings = _warnings(events, traces, counted)
     warnings += [] if step_of.steps is None else unlike(step_of.steps, _ended_ns(events, step_of.steps))
     warnings += _much_between(footprints)
@@ -105,7 +105,7 @@ def _accounted(
 
 @dataclass(frozen=True, eq=False)
 class _Weighting:
-    """The rule, with its weights checked; ``idle_weight`` (of any device, or by device) only for the
+    """The rule, with its weights checked; ``idle_weight`` (of any domain, or by domain) only for the
     calibrated rule."""
 
     rule: Rule
@@ -140,14 +140,14 @@ class _Weighting:
         rms = np.zeros(count) if cost_rms is None else cost_rms
         return cls(rule, column, idle_weight, _a_number_each(rms, "cost_rms", count))
 
-    def on(self, device: Device) -> _Weighting:
-        """For one device: one that was not calibrated is shared by time."""
-        if not isinstance(self.idle_weight, Mapping):
-            return self
-        idle_w = self.idle_weight.get(str(device))
-        if idle_w is None:
-            return _BY_TIME
-        return _Weighting(self.rule, self.weights, idle_w, self.cost_rms)
+    def of_idle(self, domain: Domain) -> float | None:
+        """What waiting weighs in a domain; None where that is shared by time."""
+        every = self.idle_weight
+        return every.get(domain.name) if isinstance(every, Mapping) else every
+
+    def on(self, idle_w: float | None) -> _Weighting:
+        """For domains of which waiting weighs so much."""
+        return _BY_TIME if idle_w is None else replace(self, idle_weight=idle_w)
 
 
 _BY_TIME = _Weighting("exact", None, None, None)

@@ -34,14 +34,14 @@ def energy_of_events(
     weights: Float64 | None = None,
     idle_weight: Mapping[str, float] | None = None,
 ) -> list[EventEnergy]:
-    """Each event's energy from every domain: by the ``exact`` rule, on devices with an ``idle_weight`` by the
+    """Each event's energy from every domain: by the ``exact`` rule, in domains with an ``idle_weight`` by the
     ``calibrated`` one. Nothing is projected: an event in a traced step does not stand for those of the
     untraced ones, so these are the part of a footprint that happened while events were traced."""
     found = []
     for trace in outermost(list(power)):
         event = np.arange(len(events))[events_on(events, Device.parse(trace.domain.device))]
         event = event[events.end_ns[event] > events.start_ns[event]]
-        idle_w = (idle_weight or {}).get(trace.domain.device)
+        idle_w = (idle_weight or {}).get(trace.domain.name)
         actors = actors_of(events, event, weights=None if idle_w is None else weights)
         density = None if idle_w is None else partial(modelled, actors, idle_weight=idle_w)
         curve = supply(trace, steps=steps, window_ns=window_ns, shares=shares, density=density).energy

@@ -19,6 +19,7 @@ from joulemap.baselines import cache_folder
 from joulemap.calibration.clocks import Response, at_clocks, response
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
+from joulemap.devices import Device
 from joulemap.errors import InputError
 
 _FORMAT = 1
@@ -35,6 +36,17 @@ class Calibration:
     """What could not be replayed, and why."""
     response: Response | None = None
     """How costs go with clocks; None where nothing lowered them."""
+    domain: str = ""
+    """Whose meter was read: memory beside a CPU has one of its own. Older ones say nothing of it."""
+
+    @property
+    def is_of_cpu(self) -> bool:
+        return Device.parse(self.device).kind == "CPU"
+
+    @property
+    def idle_weight(self) -> dict[str, float]:
+        """What waiting weighs in the accounting, by the domain."""
+        return {self.domain or self.device: self.idle_w}
 
     def at(self, clock_mhz: float) -> Calibration:
         """What the operations cost at these clocks."""
@@ -45,6 +57,7 @@ class Calibration:
         return {
             "format": _FORMAT,
             "device": self.device,
+            "domain": self.domain,
             "idle_w": self.idle_w,
             "costs": [{"operation": one.key, **cost.to_json()} for one, cost in self.costs.items()],
             "skipped": [{"operation": one.key, "why": why} for one, why in self.skipped.items()],
@@ -58,7 +71,8 @@ class Calibration:
         costs = {Operation.from_key(one["operation"]): Cost.from_json(one) for one in content["costs"]}
         skipped = {Operation.from_key(one["operation"]): str(one["why"]) for one in content["skipped"]}
         response = Response.from_json(content.get("response"))
-        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response)
+        domain = str(content.get("domain", ""))
+        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response, domain)
 
     def joined(self, later: Calibration) -> Calibration:
         """Both, the later one where they differ."""
@@ -70,6 +84,7 @@ class Calibration:
             costs,
             {**skipped, **later.skipped},
             response(costs.values()) or later.response or self.response,
+            later.domain,
         )
 
 

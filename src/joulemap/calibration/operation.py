@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from joulemap.accounting.attribute import actors_of, step_of_event
 from joulemap.accounting.supply import Curve
 from joulemap.accounting.sweep import share_out
+from joulemap.devices import Device
 from joulemap.frameworks.imported import call_key
 from joulemap.frameworks.nesting import Forest
 from joulemap.traces import KINDS, NO_STEP, PHASES, EventTrace, Float64, Int64, Steps
@@ -26,6 +27,9 @@ COVERED = 0.95
 WORTH = 0.003
 """And each operation that takes so much of it: another pass over the others would tell less. On an H200
 replays agree to 0.6 %, and what is shared by time is off by a quarter."""
+
+OTHERWISE = 1.25
+"""Executions that take so many times as long as others, or as short, were given something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,9 @@ class Place:
     phase: str
     calls: Mapping[Operation, int]
     busy_s: float
-    executions: int
-    """How often the name ran in the events; its device work may be several kernels each time."""
+    executions: float
+    """How often the name ran in the events; its device work may be several kernels each time. Executions that
+    did not say what they were called with, and took another time, count as so many of those that did."""
     rows: Int64
     part: float = 1.0
     """Of what an operation takes with all that it calls, what it takes itself: the rest is elsewhere."""
@@ -89,14 +94,15 @@ def places(
     were called with is told apart where events say it themselves; ``signatures`` say it of all."""
     anywhere = _called_anywhere(signatures)
     own_s, chosen = own_seconds(events), on_device(events, device)
-    codes, group = _groups(events, chosen, steps)
+    step = step_of_event(events, steps)
+    codes, group = _groups(events, chosen, steps, step)
     here = _called_here(events, group)
     size = len(codes)
     busy_s: Float64 = np.bincount(group[chosen], own_s[chosen], minlength=size).astype(np.float64)
     calling = _Calling.of(events, group)
     ran = np.bincount(calling.group[calling.works], minlength=size)
     kernels = np.bincount(group[chosen], minlength=size)
-    executions = np.where(ran > 0, ran, kernels)
+    executions = _as_seen(events, group, step, calling, np.where(chosen, own_s, 0.0))
     part = calling.parts(busy_s, ran)
     share_s = np.bincount(group[chosen], _shares_s(events, chosen), minlength=size)
     rows = np.flatnonzero(chosen)
@@ -108,7 +114,7 @@ def places(
         name, phase = events.name.words[named], PHASES[phased]
         calls = here.get(code) or anywhere.get((name, phase))
         if calls:
-            there, times = rows[until[code] - kernels[code] : until[code]], int(executions[code])
+            there, times = rows[until[code] - kernels[code] : until[code]], float(executions[code])
             more = float(part[code]), float(share_s[code])
             found.append(Place(name, phase, calls, float(busy_s[code]), times, there, *more))
     return found
@@ -138,10 +144,35 @@ def _called_here(events: EventTrace, group: Int64) -> dict[int, dict[Operation, 
     return calls
 
 
+def _as_seen(
+    events: EventTrace, group: Int64, step: NDArray[np.int32], calling: _Calling, work_s: Float64
+) -> Float64:
+    """By place, how often it ran, as executions like those in steps that say what they were called with. Only
+    some sessions keep that; others may have had other batches, and took another time then."""
+    size = int(group.max(initial=-1)) + 1
+    own = group * (int(step.max(initial=NO_STEP)) + 2) + step + 1
+    said = np.array([word != "" for word in events.signatures().words] or [False])[events.signatures().codes]
+    seen = np.isin(own, np.unique(own[said]))
+
+    def sums(chosen: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+        ran = np.bincount(calling.group, calling.works & chosen[calling.rows], size)
+        kernels = np.bincount(group, chosen & (work_s > 0), size)
+        calls = np.bincount(calling.group, calling.works, size)
+        times = np.where(calls > 0, ran, kernels).astype(np.float64)
+        return times, np.bincount(group, work_s * chosen, size).astype(np.float64)
+
+    (ran, took_s), (others, others_s) = sums(seen), sums(~seen)
+    both = (took_s > 0) & (others_s > 0) & (others > 0)
+    as_long = np.divide(others_s * ran, took_s * others, out=np.ones(size), where=both)
+    unlike = (as_long > OTHERWISE) | (as_long < 1 / OTHERWISE)
+    return np.asarray(ran + others * np.where(unlike, as_long, 1.0), np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class _Calling:
     """The operations among some events: where each is, and which calls which."""
 
+    rows: Int64
     group: Int64
     forest: Forest
     works: NDArray[np.bool_]
@@ -151,7 +182,7 @@ class _Calling:
     def of(cls, events: EventTrace, group: Int64) -> _Calling:
         rows = np.flatnonzero(events.kind.codes == KINDS.index("op"))
         forest = Forest.of_events(events, rows)
-        return cls(group[rows], forest, ~forest.holds_its_like(group[rows]))
+        return cls(rows, group[rows], forest, ~forest.holds_its_like(group[rows]))
 
     def parts(self, busy_s: Float64, ran: Int64) -> Float64:
         """By place, what operations take themselves over what they take with all that they call."""
@@ -189,7 +220,9 @@ def _elements(shapes: Any) -> int:
     return sum(_elements(one) for one in shapes)
 
 
-def _groups(events: EventTrace, chosen: NDArray[np.bool_], steps: Steps | None) -> tuple[Int64, Int64]:
+def _groups(
+    events: EventTrace, chosen: NDArray[np.bool_], steps: Steps | None, step: NDArray[np.int32]
+) -> tuple[Int64, Int64]:
     """The names and phases (as one number) of each kind of step, and which of these every event is of. Kinds
     are told apart where ``chosen`` work on a device lies in the same ones as the operations that it is of: a
     GPU that is behind its host may do it in another step."""
@@ -197,7 +230,7 @@ def _groups(events: EventTrace, chosen: NDArray[np.bool_], steps: Steps | None) 
     kind, kinds = np.zeros(len(events), np.int64), 1
     if steps is not None and len(steps):
         kinds = len(steps.label.words) + 1
-        kind = np.append(steps.label.codes, NO_STEP)[step_of_event(events, steps)].astype(np.int64) + 1
+        kind = np.append(steps.label.codes, NO_STEP)[step].astype(np.int64) + 1
     both = place * kinds + kind
     work, called = np.unique(both[chosen]), np.unique(both[events.kind.codes == KINDS.index("op")])
     apart = np.setxor1d(work, called) // kinds
@@ -208,9 +241,16 @@ def _groups(events: EventTrace, chosen: NDArray[np.bool_], steps: Steps | None) 
 
 
 def on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:
-    """Which events are work on a device."""
-    there = np.array([word == device for word in events.device.words] or [False])
-    return np.asarray(there[events.device.codes] & (events.kind.codes != KINDS.index("runtime")))
+    """Which events are operations' work on a device."""
+    glue = events.kind.codes == KINDS.index("runtime")
+    return np.asarray(all_on_device(events, device) & ~glue)
+
+
+def all_on_device(events: EventTrace, device: str) -> NDArray[np.bool_]:
+    """Those, and what a CPU does between them: Python, for one. Threads run on any socket."""
+    its = Device.parse(device)
+    there = np.array([its.runs(Device.parse(word)) for word in events.device.words] or [False])
+    return np.asarray(there[events.device.codes])
 
 
 def _shares_s(events: EventTrace, chosen: NDArray[np.bool_]) -> Float64:

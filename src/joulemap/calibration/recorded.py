@@ -11,7 +11,7 @@ import numpy as np
 from joulemap.accounting.alike import told_apart
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
-from joulemap.calibration.operation import Operation, on_device, own_seconds, places
+from joulemap.calibration.operation import Operation, all_on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
@@ -65,9 +65,10 @@ class Calibrated:
     def _likely_cause(self) -> str:
         if self.weights.covered < _MUCH:
             return "Little is calibrated: a longer --budget replays more operations."
+        where = "at its power cap, at other clocks or " * (not self.calibration.is_of_cpu)
         return (
-            "Was the device at its power cap, at other clocks or used by another process, in the recording "
-            "or while it was calibrated?"
+            f"Was the device {where}used by another process, in the recording or while it was calibrated? "
+            "joulemap calibrate REC --again measures all of it anew."
         )
 
 
@@ -91,7 +92,7 @@ def calibrated(
     whole = recording.steps() if steps is None else steps
     here = places(events, calibration.device, signatures(recording), whole)
     weights = weigh(events, here, calibration)
-    drawn = _drawn(recording, calibration.device) if power is None else power
+    drawn = _drawn(recording, calibration) if power is None else power
     if drawn is None or whole is None or not whole.traced.any():
         return Calibrated(weights, calibration, None)
     found = _sums(events, told_apart(whole), drawn, weights, calibration)
@@ -116,8 +117,10 @@ def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:
     return sorted(powers, key=rank)
 
 
-def _drawn(recording: Recording, device: str) -> PowerTrace | None:
-    power = next((one for one in in_order(recording.power()) if one.domain.device == device), None)
+def _drawn(recording: Recording, known: Calibration) -> PowerTrace | None:
+    """By the meter that was read, as far as that is known."""
+    every = [one for one in in_order(recording.power()) if one.domain.device == known.device]
+    power = next((one for one in every if known.domain in ("", one.domain.name)), None)
     return None if power is None else own_power(recording, power)
 
 
@@ -168,7 +171,7 @@ def _sums(
 ) -> _Sums:
     """A traced step stands for those of its label, and what a step takes longer than its work is waiting."""
     step = np.where(events.step >= 0, events.step, steps.at(events.start_ns))
-    rows = on_device(events, calibration.device) & (step >= 0)
+    rows = all_on_device(events, calibration.device) & (step >= 0)
     own_s = own_seconds(events)
     work_j = np.bincount(step[rows], (weights.watts * own_s)[rows], minlength=len(steps))
     work_s = np.bincount(step[rows], own_s[rows], minlength=len(steps))

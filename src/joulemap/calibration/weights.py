@@ -6,6 +6,9 @@ meanwhile: so that is what each second more or less costs, of the device's time 
 
 What has no cost is taken to draw what its like does: operations of the same name, or else all names alike.
 By time they would be like the large products, which come first where a budget is short and draw the most.
+
+A CPU that takes longer is working: its seconds draw what the operation does by itself, and so does what it
+does between operations.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import TRANSFER_RMS
-from joulemap.calibration.operation import Operation, Place, on_device, own_seconds
+from joulemap.calibration.operation import Operation, Place, all_on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.program import leaf
 from joulemap.traces import EventTrace, Float64
@@ -54,7 +57,7 @@ class Weights:
 def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, rest: float = 1.0) -> Weights:
     """Weights for the events on the device that is calibrated. What has no cost, and the calls of a place
     that have none, weigh ``rest`` times as much as their like."""
-    chosen = on_device(events, calibration.device)
+    chosen = all_on_device(events, calibration.device)
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
     share = np.zeros(len(events))
@@ -147,6 +150,7 @@ def _known(place: Place, calibration: Calibration) -> Known | None:
     seconds = place.busy_s if len(each) == len(place.calls) else min(alone_s, place.busy_s)
     had_s = seconds if place.share_s is None else place.share_s * seconds / place.busy_s
     longer_s = had_s - min(max(had_s, min(alone_s, scaled_s)), max(alone_s, scaled_s))
-    here_j = max(alone_j + calibration.idle_w * longer_s, calibration.idle_w * had_s)
+    longer_w = alone_j / alone_s if calibration.is_of_cpu else calibration.idle_w
+    here_j = max(alone_j + longer_w * longer_s, calibration.idle_w * had_s)
     transfer_rms = max(map(_transfer_rms, each))
     return Known(here_j, alone_j, seconds, max(cost.rms for cost in each.values()), transfer_rms)

@@ -48,6 +48,7 @@ _FORMAT = 1
     metavar="S",
     help="How long to replay operations of a recording.",
 )
+@click.option("--again", is_flag=True, help="Replay what is known already, too.")
 @click.option("--list", "listed", is_flag=True, help="Show what is stored for this machine.")
 @click.option("--clear", is_flag=True, help="Forget it.")
 @click.option("--json", "as_json", is_flag=True, help="The documented JSON instead of a table.")
@@ -57,6 +58,7 @@ def command(
     seconds: float,
     timeout: float,
     budget: float,
+    again: bool,
     listed: bool,
     clear: bool,
     as_json: bool,
@@ -78,8 +80,10 @@ def command(
             "joulemap calibrate --idle measures what is drawn when nothing runs.",
         )
     if path is not None:
-        _operations(path, budget, as_json)
+        _operations(path, budget, as_json, again)
         return
+    if again:
+        raise InputError("--again is for the operations of a recording.", "joulemap calibrate REC --again")
     store = Baselines()
     if clear:
         _clear(store, as_json)
@@ -88,7 +92,7 @@ def command(
     _show(store, as_json, notes)
 
 
-def _operations(path: Path, budget_s: float, as_json: bool) -> None:
+def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None:
     """Replay the operations of a recording, and say what they cost."""
     from joulemap.api import load
     from joulemap.calibrating import Candidates, calibrate
@@ -96,7 +100,7 @@ def _operations(path: Path, budget_s: float, as_json: bool) -> None:
 
     recording = load(path)
     with buying() as watching:
-        found = calibrate(recording, budget_s, Book(), watching)
+        found = calibrate(recording, budget_s, Book(), watching, again)
     covered = Candidates.of(recording).covered(found.costs)
     if as_json:
         print_json({**found.to_json(), "covered": covered})

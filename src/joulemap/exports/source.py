@@ -87,8 +87,8 @@ class Source:
             return by_time
         with watched(None):  # it is no part of the writing
             found = calibrated(self.recording)
-        idle_weight = {found.calibration.device: found.calibration.idle_w}
-        return replace(self._charged(found.weights.watts, idle_weight), time_based_j=by_time.energy_j)
+        weighted = self._charged(found.weights.watts, found.calibration.idle_weight)
+        return replace(weighted, time_based_j=by_time.energy_j)
 
     def _charged(
         self, weights: Float64 | None = None, idle_weight: Mapping[str, float] | None = None

@@ -44,7 +44,7 @@ def charged(
 def _weights(found: Calibrated, own: NDArray[np.bool_]) -> dict[str, Any]:
     return {
         "weights": found.weights.watts[own],
-        "idle_weight": {found.calibration.device: found.calibration.idle_w},
+        "idle_weight": found.calibration.idle_weight,
         "cost_rms": found.weights.cost_rms[own],
     }
 

@@ -161,8 +161,8 @@ def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[
         found = calibrated(recording, steps, power)
     except JoulemapError as error:
         return None, [f"Not calibrated: {error.message}"]
-    if found.calibration.device != power.domain.device:
-        return None, [f"{found.calibration.device} was calibrated, not {power.domain.device}."]
+    if power.domain.name not in found.calibration.idle_weight:
+        return None, [f"{', '.join(found.calibration.idle_weight)} was calibrated, not {power.domain.name}."]
     return found, [*found.notes(), *found.warnings()]
 
 

@@ -23,12 +23,15 @@ _SETTINGS = (
     "cudnn.enabled",
     "cudnn.benchmark",
     "cudnn.deterministic",
+    "mkldnn.enabled",
 )
 _TF32 = {
     "cuda.matmul.fp32_precision": "cuda.matmul.allow_tf32",
     "cudnn.conv.fp32_precision": "cudnn.allow_tf32",
     "cudnn.rnn.fp32_precision": "cudnn.allow_tf32",
     "mkldnn.matmul.fp32_precision": "",
+    "mkldnn.conv.fp32_precision": "",
+    "mkldnn.rnn.fp32_precision": "",
 }
 """And what says the same before torch 2.9. Where the new ones are known, the old ones are not asked for."""
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
