@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from joulemap.accounting.rows import BY_TIME_RMS
+from joulemap.api import load
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import TRANSFER_RMS, Cost
 from joulemap.calibration.operation import Operation, busy_s, by_time, places
-from joulemap.calibration.recorded import Calibrated
+from joulemap.calibration.recorded import CALIBRATION, SIGNATURES, Calibrated, calibrated
 from joulemap.calibration.weights import UNSEEN_RMS, weigh, what_is_left
+from joulemap.devices import Domain
 from joulemap.errors import InputError
-from joulemap.traces import EventTrace, Steps
+from joulemap.recording import RecordingInfo, RecordingWriter
+from joulemap.traces import EventTrace, PowerTrace, Steps
 
 from .calibrated_recordings import called
+from .recordings import unsynced
 
 S = 1_000_000_000
 
@@ -335,3 +341,46 @@ def test_where_nobody_looked_into_the_cache_costs_of_what_fits_into_it_are_less_
     assert found.looked == bool(cold)
     said = Calibrated(found, Calibration("GPU:0", 0.0, costs), None).notes()
     assert any("in a cache" in one for one in said) != bool(cold)
+
+
+def test_what_is_between_steps_is_no_part_of_what_could_be_covered():
+    events = EventTrace.from_columns(
+        name=["(start-up)", "net/mm", "net/(python)"],
+        device="CPU",
+        start_ns=[0, 10 * S, 11 * S],
+        end_ns=[10 * S, 11 * S, 12 * S],
+        kind=["runtime", "op", "runtime"],
+        phase="forward",
+    )
+    row = called("mm", [8, 8])
+    known = Calibration("CPU", 0.1, {Operation.of(row): Cost(70.0, 1.0, 0.01, 2)})
+    steps = Steps.from_columns(start_ns=[10 * S], end_ns=[12 * S])
+    found = weigh(events, places(events, "CPU", [row], steps), known, steps=steps)
+    assert found.watts == pytest.approx([70, 70, 70])
+    assert (found.covered, found.known_j, found.unknown_j) == pytest.approx((0.5, 70, 70))
+
+
+def test_a_cpu_that_is_slower_while_it_is_traced_adds_up(tmp_path: Path):
+    """Of a traced step of 4 s it works 3, so of the others, of 2 s, it works 1.5."""
+    row, cpu = called("mm", [8, 8]), Domain("CPU", "CPU")
+    start_ns, end_ns = [0, 4 * S, 6 * S], [4 * S, 6 * S, 8 * S]
+    steps = Steps.from_columns(start_ns=start_ns, end_ns=end_ns, traced=[True, False, False])
+    edges = np.arange(9) * S
+    known = Calibration("CPU", 10.0, {Operation.of(row): Cost(90.0, 1.0, 0.01, 2)}, domain="CPU")
+    info = RecordingInfo(extra={CALIBRATION: known.to_json()})
+    with unsynced(), RecordingWriter.create(tmp_path / "r.joulemap", info) as writer:
+        writer.put_events(
+            EventTrace.from_columns(
+                name="net/mm",
+                device="CPU",
+                start_ns=[0],
+                end_ns=[3 * S],
+                kind="op",
+                phase="forward",
+                lane="main",
+            )
+        )
+        writer.put_steps(steps)
+        writer.put_power(PowerTrace(cpu, edges, np.full(8, 0.75 * 90 + 0.25 * 10)))
+        writer.put_table(SIGNATURES, pa.Table.from_pylist([row]))
+    assert calibrated(load(tmp_path / "r.joulemap")).closure == pytest.approx(1.0)

@@ -91,7 +91,7 @@ def calibrated(
     events = recording.events()
     whole = recording.steps() if steps is None else steps
     here = places(events, calibration.device, signatures(recording), whole)
-    weights = weigh(events, here, calibration)
+    weights = weigh(events, here, calibration, steps=whole)
     drawn = _drawn(recording, calibration) if power is None else power
     if drawn is None or whole is None or not whole.traced.any():
         return Calibrated(weights, calibration, None)
@@ -100,7 +100,7 @@ def calibrated(
         return Calibrated(weights, calibration, None)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
-    weights = weigh(events, here, calibration, part)
+    weights = weigh(events, here, calibration, part, whole)
     closure = (found.work_j + found.waiting_j) / found.measured_j
     return Calibrated(weights, calibration, closure, drawn.domain.provenance)
 
@@ -169,7 +169,8 @@ class _Sums:
 def _sums(
     events: EventTrace, steps: Steps, power: PowerTrace, weights: Weights, calibration: Calibration
 ) -> _Sums:
-    """A traced step stands for those of its label, and what a step takes longer than its work is waiting."""
+    """A traced step stands for those of its label, and what a step takes longer than its work is waiting. A
+    CPU is slower while it is traced, in all that it does: work takes as much of a step then as otherwise."""
     step = np.where(events.step >= 0, events.step, steps.at(events.start_ns))
     rows = all_on_device(events, calibration.device) & (step >= 0)
     own_s = own_seconds(events)
@@ -180,8 +181,9 @@ def _sums(
     for label in np.unique(steps.label.codes[steps.traced]).tolist():
         alike = steps.label.codes == label
         models = alike & steps.traced
-        waiting_s = np.maximum(length_s[alike] - work_s[models].mean(), 0.0).sum()
-        all_j += float(alike.sum() * work_j[models].mean())
+        slower = length_s[models].mean() / length_s[alike].mean() if calibration.is_of_cpu else 1.0
+        waiting_s = np.maximum(slower * length_s[alike] - work_s[models].mean(), 0.0).sum() / slower
+        all_j += float(alike.sum() * work_j[models].mean() / slower)
         all_waiting_j += float(calibration.idle_w * waiting_s)
         spans = zip(steps.start_ns[alike].tolist(), steps.end_ns[alike].tolist(), strict=True)
         measured_j += sum(power.energy_between(start, end) for start, end in spans)

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulemap.accounting.attribute import step_of_event
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.cost import TRANSFER_RMS
 from joulemap.calibration.operation import Operation, Place, all_on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.program import leaf
-from joulemap.traces import EventTrace, Float64
+from joulemap.traces import NO_STEP, EventTrace, Float64, Steps
 
 TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
@@ -42,8 +43,9 @@ MOSTLY = 0.5
 class Weights:
     """Of every event, in watts, and how far off each may be (relative, as an rms; NaN: not calibrated).
 
-    ``covered`` is the share of the device's busy time that is calibrated; ``known_j`` and ``unknown_j`` are
-    what the costs say the traced work took; and whether anybody has ``looked`` into the program's cache.
+    ``covered`` is the share of the device's busy time in steps that is calibrated; ``known_j`` and
+    ``unknown_j`` are what the costs say the traced work took; and whether anybody has ``looked`` into the
+    program's cache.
     """
 
     watts: Float64
@@ -54,10 +56,19 @@ class Weights:
     looked: bool = True
 
 
-def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, rest: float = 1.0) -> Weights:
+def weigh(
+    events: EventTrace,
+    here: Sequence[Place],
+    calibration: Calibration,
+    rest: float = 1.0,
+    steps: Steps | None = None,
+) -> Weights:
     """Weights for the events on the device that is calibrated. What has no cost, and the calls of a place
-    that have none, weigh ``rest`` times as much as their like."""
+    that have none, weigh ``rest`` times as much as their like. Start-up and what is between ``steps`` is no
+    part of what could be covered."""
     chosen = all_on_device(events, calibration.device)
+    inside = step_of_event(events, steps) != NO_STEP
+    counted = chosen & inside if (chosen & inside).any() else chosen
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
     share = np.zeros(len(events))
@@ -67,15 +78,15 @@ def weigh(events: EventTrace, here: Sequence[Place], calibration: Calibration, r
         part = known.seconds / place.busy_s
         watts[rows], share[rows] = known.energy_j / known.seconds, part
         rms[rows] = np.hypot(part * np.hypot(known.rms, known.transfer_rms), (1 - part) * BY_TIME_RMS)
-    known_s, all_s = float((share * seconds).sum()), float(seconds[chosen].sum())
+    known_s, all_s = float((share * seconds)[counted].sum()), float(seconds[counted].sum())
     if not known_s:
         raise InputError(
             f"No operation on {calibration.device} has a calibrated cost.",
             "joulemap calibrate REC measures them.",
         )
-    known_j = float(np.nansum(watts * share * seconds))
+    known_j = float(np.nansum((watts * share * seconds)[counted]))
     like_w = rest * _likely_w(events.name.words, parts)[events.name.codes]
-    unknown_j = float((like_w * (1 - share) * seconds)[chosen].sum())
+    unknown_j = float((like_w * (1 - share) * seconds)[counted].sum())
     mixed = np.nan_to_num(watts) * share + like_w * (1 - share)
     rms[share < MOSTLY] = np.nan
     return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j, _looked(here))
