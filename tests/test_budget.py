@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulemap.program import sized
 from joulemap.recorder.budget import FOR_SESSIONS, MOST_STEPS, WARM_UP, Budget, Cost, Plan
 
 
@@ -121,6 +122,26 @@ def test_each_kind_of_step_is_seen() -> None:
         assert budget.steps_to_trace(label, 0, now_s) == 1
         budget.session_ended([label], Cost(stop_s=50.0), now_s)  # far beyond the budget
         assert not budget.steps_to_trace(label, 0, now_s)
+
+
+def test_sizes_that_take_much_of_a_model_s_time_are_seen_and_others_as_the_budget_allows() -> None:
+    """After a single step of theirs, and as many at once as fit: prompts are few, and tokens short."""
+    budget, now_s = Budget(Plan(), 0.0), 100.0
+    tokens, prompts, few = (sized("inference", numbers) for numbers in (1, 1000, 70))
+    for _ in range(WARM_UP):
+        budget.step_ended(tokens, 0.01, traced=False, compiled=False)
+    assert budget.steps_to_trace(tokens, 0, now_s) == 1
+    assert not budget.is_calm(tokens)
+    budget.session_ended([tokens], Cost(stop_s=50.0), now_s)  # far beyond the budget
+    assert not budget.steps_to_trace(prompts, 0, now_s)
+    for label, seconds in ((prompts, 0.02), (few, 0.001)):
+        budget.step_ended(label, seconds, traced=False, compiled=False)
+    assert budget.steps_to_trace(prompts, 0, now_s) == 5
+    assert not budget.steps_to_trace(few, 0, now_s)
+    assert budget.is_calm(few)
+    budget.session_ended([prompts], Cost(), now_s)
+    assert not budget.steps_to_trace(prompts, 0, now_s)
+    assert budget.steps_to_trace(few, 0, 100_000.0) == 5
 
 
 def test_what_it_cost_is_a_share_of_the_time_without_it() -> None:

@@ -130,6 +130,9 @@ def test_kinds_of_steps_have_what_their_steps_have(recording):
     assert sum(row["energy_j"] for row in kinds) == pytest.approx(sum(row["energy_j"] for row in steps))
     assert sum(row["calls"] for row in kinds) == len(steps)
     assert {row["kind"] for row in kinds} == set(load(recording).steps().label)
+    assert "± is the 95 % interval: what the meter resolves at the edges." in said(
+        "show", recording, "--by", "kind"
+    )
 
 
 def test_questions_that_make_no_sense_are_refused(recording):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,22 @@ def test_labels_are_kept_apart_and_what_only_one_rank_has_stays() -> None:
     assert found.steps is not None
     assert np.flatnonzero(found.steps.traced).tolist() == [1, 3]
     assert [events.step.tolist() for events in found.events] == [[1, 3], [1]]
+
+
+def test_ranks_that_were_given_other_sizes_are_in_it_together() -> None:
+    """Each has all its events; before, those of a size that rank 0 did not have were idle."""
+    sizes = [["inference (16 numbers)"] * COUNT, ["inference (12 numbers)"] * COUNT]
+    steps = [steps_of(0, {1, 3}, sizes[0]), steps_of(1, {2, 5}, sizes[1])]
+    ranks = [Traced(rank, one, events_of(rank, one, f"GPU:{rank}")) for rank, one in enumerate(steps)]
+    _, rows = accounted(ranks, 1.0, 2.0)
+    assert [rows[name]["energy_j"] for name in ("layer0", "layer1")] == pytest.approx([10.0, 20.0], rel=1e-6)
+    assert [rows[name]["calls"] for name in ("layer0", "layer1")] == pytest.approx([COUNT, COUNT])
+    found = together(ranks).steps
+    assert found is not None
+    assert set(found.label) == {"inference"}
+    same = together([replace(one, steps=replace(one.steps, label=steps[0].label)) for one in ranks]).steps
+    assert same is not None
+    assert set(same.label) == {"inference (16 numbers)"}
 
 
 def test_a_rank_without_traced_steps_is_said_and_events_outside_steps_stay() -> None:

@@ -338,3 +338,68 @@ def test_how_much_a_call_is_given_is_not_asked_of_what_is_traced_or_listens() ->
         assert "numel" not in str(graph)
         model(program.more)
         assert len(lane.times) == 0  # those before are written down, since something may come of it
+
+
+def test_what_looks_at_the_size_of_a_call_is_not_compiled() -> None:
+    """Below a compiled function, too, in a frame that the compiler leaves alone."""
+    from torch._dynamo.utils import counters
+
+    model = Model().eval()
+
+    @torch._dynamo.disable(recursive=False)  # type: ignore[untyped-decorator]
+    def called(x: Any, plainly: bool) -> Any:
+        return model(x) if plainly else model(x=x)
+
+    def frames() -> dict[str, int]:
+        torch._dynamo.reset()
+        counters.clear()
+        compiled = torch.compile(lambda x, plainly: called(x + 1, plainly), backend="eager")
+        with torch.no_grad():
+            for length in (2, 2, 200, 2, 3):
+                for plainly in (True, False):
+                    compiled(torch.ones(length, 3), plainly)
+        return dict(counters["frames"])
+
+    without = frames()
+    for kind in (StepClock, Silent):
+        with recording(kind):
+            assert frames() == without
+
+
+def test_a_size_that_is_a_symbol_stays_one() -> None:
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    model = Model().eval()
+
+    def guards() -> list[str]:
+        shapes = ShapeEnv()
+        mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+        x = mode.from_tensor(torch.ones(5, 4, 3))
+        with mode, torch.no_grad():
+            torch.vmap(model)(x)
+        return [str(guard.expr) for guard in shapes.guards]
+
+    without = guards()
+    for kind in (StepClock, Silent):
+        with recording(kind), torch.no_grad():
+            for _ in range(3):
+                model(torch.ones(4, 3))
+            assert guards() == without
+
+
+def test_nothing_holds_what_a_call_is_given_any_longer() -> None:
+    seen = []
+
+    class Counts(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> None:
+            seen.append(sys.getrefcount(x))
+
+    model, x = Counts().eval(), torch.ones(2)
+    with torch.no_grad():
+        model(x)
+        for kind in (StepClock, Silent):
+            with recording(kind):
+                for _ in range(3):
+                    model(x)
+    assert len(set(seen)) == 1

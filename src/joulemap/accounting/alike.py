@@ -49,16 +49,20 @@ def told_apart(steps: Steps) -> Steps:
 
 
 def _sizes_together(steps: Steps) -> Steps:
-    """Those of a size of which none was traced are like the most of another size that were."""
-    codes, words = steps.label.codes.copy(), steps.label.words
-    count = np.bincount(codes, minlength=len(words))
-    traced = set(np.unique(codes[steps.traced]).tolist())
+    """Those of a size of which none was traced are like those of another size that were, and take about as
+    long."""
+    codes, words = steps.label.codes, steps.label.words
+    here, traced = set(np.unique(codes).tolist()), set(np.unique(codes[steps.traced]).tolist())
     of_model = [unsized(word) for word in words]
-    for code in set(np.unique(codes).tolist()) - traced:
-        others = [one for one in traced if of_model[one] == of_model[code]]
+    instead = np.arange(len(words), dtype=codes.dtype)
+    for code in here - traced:
+        others = sorted(one for one in traced if of_model[one] == of_model[code])
         if others:
-            codes[steps.label.codes == code] = max(others, key=lambda one: count[one])
-    return replace(steps, label=Labels(codes, words).used())
+            own_s, *their_s = (
+                _lasted_s(steps, np.flatnonzero(codes == one)).mean() for one in (code, *others)
+            )
+            instead[code] = others[int(_apart(np.array(their_s), np.array(own_s)).argmin())]
+    return replace(steps, label=Labels(instead[codes], words).used())
 
 
 def unlike(steps: Steps, ended_ns: Int64) -> list[str]:

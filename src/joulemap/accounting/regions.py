@@ -46,14 +46,24 @@ def regions(
     end_ns: Int64,
     power: Sequence[PowerTrace],
     shares: Mapping[str, ProcessShares] | None = None,
+    *,
+    in_a_row: bool = False,
 ) -> list[Region]:
-    """Each name's energy in each domain, to what the meter resolves at the edges of its stretches."""
+    """Each name's energy in each domain, to what the meter resolves at the edges of its stretches. Those of
+    one name ``in_a_row`` have edges only where another name begins, or none for longer than the meter takes
+    to update."""
     words, code = np.unique(np.asarray(names, object).astype(str), return_inverse=True)
     found = []
     for trace in power:
         energy_j = _energy_between(trace, start_ns, end_ns, shares)
         length_s = (end_ns - start_ns) / NS_PER_S
-        rms_j = EDGE_RMS * trace.period_s * energy_j / np.maximum(length_s, 1e-9)
+        row = _rows(code, start_ns, end_ns, trace.period_s) if in_a_row else np.arange(len(code))
+        row_j, row_s = np.bincount(row, energy_j), np.bincount(row, length_s)
+        row_rms_j, of_row = (
+            EDGE_RMS * trace.period_s * row_j / np.maximum(row_s, 1e-9),
+            np.zeros(len(row_j), int),
+        )
+        of_row[row] = code
         for number, word in enumerate(words.tolist()):
             of = code == number
             found.append(
@@ -61,12 +71,18 @@ def regions(
                     name=word,
                     domain=trace.domain,
                     energy_j=float(energy_j[of].sum()),
-                    rms_j=float(np.sqrt(np.square(rms_j[of]).sum())),
+                    rms_j=float(np.sqrt(np.square(row_rms_j[of_row == number]).sum())),
                     seconds=float(length_s[of].sum()),
                     calls=int(of.sum()),
                 )
             )
     return found
+
+
+def _rows(code: Int64, start_ns: Int64, end_ns: Int64, period_s: float) -> Int64:
+    """The number of the row that each stretch is in; they are in order of time."""
+    apart = (np.diff(code) != 0) | (start_ns[1:] - end_ns[:-1] > period_s * NS_PER_S)
+    return np.concatenate(([0], np.cumsum(apart)))
 
 
 def _energy_between(

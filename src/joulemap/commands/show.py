@@ -169,7 +169,8 @@ def _kinds(recording: Recording) -> list[Region]:
     steps = recording.steps()
     if steps is None or not len(steps):
         return []
-    return regions(list(steps.label), steps.start_ns, steps.end_ns, recording.power(), recording.shares())
+    when = steps.start_ns, steps.end_ns
+    return regions(list(steps.label), *when, recording.power(), recording.shares(), in_a_row=True)
 
 
 def _heading(recording: Recording) -> Heading:

@@ -3,7 +3,8 @@
 What a step's energy was spent on is known where all ranks traced it. Each has its own budget, though, so that
 sessions come to lie on different steps. A traced step stands for the others of its label in any case; so
 where a rank did not trace a step, another that it did trace stands in its place, with its events moved there
-in time. Each rank has then as many traced steps as the others, and the same ones.
+in time. Each rank has then as many traced steps as the others, and the same ones. Where ranks were given
+other sizes (``inference (4 numbers)``), those of a model are of one label.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.attribute import step_of_event
+from joulemap.program import unsized
 from joulemap.traces import NO_STEP, EventTrace, Int64, Steps
 
 _LEFT_OUT = -2
@@ -41,6 +43,7 @@ class Together:
 
 def together(ranks: Sequence[Traced]) -> Together:
     """The steps are those of the first rank that has any; those of other ranks are found by time."""
+    ranks = _of_the_same_sizes(ranks)
     job = next((one.steps for one in ranks if one.steps is not None and len(one.steps)), None)
     if job is None:
         return Together(None, [_without_steps(one.events) for one in ranks], [])
@@ -50,6 +53,20 @@ def together(ranks: Sequence[Traced]) -> Together:
         traced[_put_together(own, label)] = True
     steps = Steps.from_columns(start_ns=job.start_ns, end_ns=job.end_ns, traced=traced, label=job.label)
     return Together(steps, [one.events_in(job) for one in own], [*_different(own), *_never(own)])
+
+
+def _of_the_same_sizes(ranks: Sequence[Traced]) -> Sequence[Traced]:
+    """The labels of their steps without sizes, where these are not the same."""
+    if len({frozenset(one.steps.label.used().words) for one in ranks if one.steps is not None}) < 2:
+        return ranks
+    return [
+        one if one.steps is None else dataclasses.replace(one, steps=_without_sizes(one.steps))
+        for one in ranks
+    ]
+
+
+def _without_sizes(steps: Steps) -> Steps:
+    return dataclasses.replace(steps, label=steps.label.mapped([unsized(word) for word in steps.label.words]))
 
 
 @dataclass(frozen=True, eq=False)

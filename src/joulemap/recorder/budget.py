@@ -6,6 +6,9 @@ without one nothing can be said of what the energy went to; the next ones wait u
 budget again, and are spread over the run: the longer it lasts, the further apart. The budget is for
 everything: what hooks and monitor cost all the time is estimated, and sessions have the rest.
 
+So it is with each kind of step. Those that are given more or less than others of their model (prompts,
+tokens) have a session of their own in any case if they take much of its time.
+
 How long a step takes untraced is the median of the last ones. A program that calls ahead of its results (JAX
 computes asynchronously) has steps that return at once, and waits somewhere else for many of them together.
 There only the mean says how long a step takes: from where nothing was left to compute to where nothing is.
@@ -17,9 +20,14 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from joulemap.program import unsized
+
 DEFAULT_OVERHEAD = 0.01
 WARM_UP = 3
 """Steps of a label that are not traced: compilation, and those after which it is known how long one takes."""
+AGAIN, MUCH = 1, 0.1
+"""The same of steps that are given more or less than others of their model, which were traced; and the part
+of its time that makes them worth a session whatever it costs."""
 MOST_STEPS = 5
 SESSION_S = 0.1
 """A session takes as many steps as fit in here, but one at least and five at most."""
@@ -75,17 +83,31 @@ class Cost:
         self.after_s += other.after_s
 
 
-@dataclass
+@dataclass(eq=False)
 class _Kind:
-    """What is known of the steps of one label. Those called since nothing was left to compute took
-    ``took_s`` together; ``mean_s`` is what each took the last time, where they were called ahead."""
+    """What is known of the steps of one label, and of all ``of_model``. Those called since nothing was left
+    to compute took ``took_s`` together; ``mean_s`` is what each took the last time, where they were called
+    ahead."""
 
+    of_model: list[_Kind] = field(default_factory=list, repr=False)
     seen: int = 0
     sessions: int = 0
+    lasted_s: float = 0.0
     untraced_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     called: int = 1  # the call that compiled: its result is computed in the steps after it
     took_s: float = 0.0
     mean_s: float | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether one of the model's was traced."""
+        return any(one.sessions for one in self.of_model)
+
+    @property
+    def must_be_traced(self) -> bool:
+        """Whether nothing could be said of it otherwise, or of much of its model's time."""
+        much = self.lasted_s >= MUCH * sum(one.lasted_s for one in self.of_model)
+        return not self.sessions and (much or not self.known)
 
     def usual_s(self) -> float | None:
         median_s, mean_s = self._median_s(), self.mean_s
@@ -118,14 +140,23 @@ class Budget:
         self.sessions = 0
         self._start_s = self._last_s = start_s
         self._dearest_s = 0.0
-        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._kinds: dict[str, _Kind] = {}
+        self._models: defaultdict[str, list[_Kind]] = defaultdict(list)
         self._last = _Kind()
         self._just_traced = False
         self._steps = 0
 
+    def _kind(self, label: str) -> _Kind:
+        known = self._kinds.get(label)
+        if known is None:
+            of_model = self._models[unsized(label)]
+            known = self._kinds[label] = _Kind(of_model)
+            of_model.append(known)
+        return known
+
     def steps_to_trace(self, label: str, number: int, now_s: float) -> int:
         """How many steps to trace from this one on; 0 for none."""
-        kind = self._kinds[label]
+        kind = self._kind(label)
         if self.plan.steps:
             return sum(
                 min(last - number + 1, MOST_STEPS)
@@ -134,17 +165,16 @@ class Budget:
             )
         if self.plan.trace_all:
             return MOST_STEPS
-        if self.plan.overhead <= 0 or len(kind.untraced_s) < WARM_UP:
+        if self.plan.overhead <= 0 or len(kind.untraced_s) < (AGAIN if kind.known else WARM_UP):
             return 0
-        if kind.sessions and not self._may_spend(now_s):
+        if not kind.must_be_traced and not self._may_spend(now_s):
             return 0
-        first = not kind.sessions
-        return 1 if first else self._fitting(kind)
+        return self._fitting(kind) if kind.known else 1
 
     def is_calm(self, label: str) -> bool:
-        """Whether the next session may begin a little later: it is not a label's first, or there is none."""
+        """Whether the next session may begin a little later: it is not one that must be, or there is none."""
         none = self.plan.overhead <= 0
-        return not self.plan.asked_for and (none or self._kinds[label].sessions > 0)
+        return not self.plan.asked_for and (none or not self._kind(label).must_be_traced)
 
     @property
     def may_ever_slice(self) -> bool:
@@ -158,7 +188,7 @@ class Budget:
 
     def step_ended(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> float:
         """Learn from a step. What a traced one took longer than usual is returned, and counts as cost."""
-        kind = self._last = self._kinds[label]
+        kind = self._last = self._kind(label)
         kind.seen += 1
         self._steps += 1
         if compiled:
@@ -169,6 +199,7 @@ class Budget:
             self.spent.after_s += min(kind.longer_s(seconds), self.usual_s(label))
             self._just_traced = False
         kind.untraced_s.append(seconds)
+        kind.lasted_s += seconds
         kind.called += 1
         kind.took_s += seconds
         return 0.0
@@ -180,6 +211,7 @@ class Budget:
         kind.seen += len(others)
         self._steps += len(others)
         kind.untraced_s.extend(others[-RECENT:])
+        kind.lasted_s += sum(others)
         kind.called += len(others)
         kind.took_s += sum(others)
 
@@ -201,13 +233,13 @@ class Budget:
         self.spent.add(cost)
         self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
         for label in set(labels):
-            self._kinds[label].sessions += 1
+            self._kind(label).sessions += 1
         for kind in self._kinds.values():
             kind.called, kind.took_s = 0, 0.0
 
     def usual_s(self, label: str) -> float:
         """How long a step takes untraced; 0 where that is not known."""
-        return self._kinds[label].usual_s() or 0.0
+        return self._kind(label).usual_s() or 0.0
 
     def share(self, now_s: float) -> float:
         """What tracing has cost so far, as a share of the time without it."""

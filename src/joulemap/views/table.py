@@ -195,7 +195,10 @@ def _account(account: Account) -> Text:
 def _footnotes(answer: Answer) -> list[str]:
     made_of = ["spread over steps", "what the meter resolves at the edges"]
     made_of += ["how far costs are off"] if answer.footprint.rule == "calibrated" else []
-    notes = [f"± is the 95 % interval: {', '.join(made_of[:-1])}, and {made_of[-1]}."]
+    made_of = made_of[1:2] if answer.question.by in SPANS else made_of
+    notes = [
+        f"± is the 95 % interval: {', and '.join(filter(None, (', '.join(made_of[:-1]), made_of[-1])))}."
+    ]
     if answer.question.by != "step":
         notes.append("Shares are of what was drawn while recording: attributed and idle.")
     if answer.footprint.beside_j is not None and answer.question.by not in SPANS:

@@ -28,6 +28,7 @@ from joulemap.frameworks.torch.given import counting, given
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.graphs import Graphs, is_compiled
 from joulemap.frameworks.torch.names import ModuleNames
+from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
 
@@ -171,6 +172,7 @@ class Calls:
 
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
         finder, quick, in_session = self._finder, self._finder.quick, self._beginning_in_session()
+        unseen(Quick.fits)
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.torch.aside import unseen
@@ -27,13 +28,12 @@ class Given(NamedTuple):
 def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
     """What a module is called with. Tensors inside of lists and dicts do not count, nor do classes of the
     program's own."""
-    from torch import Tensor
-
+    tensor, *_ = _known()
     for place, one in enumerate(args):
-        if type(one) is Tensor:
+        if type(one) is tensor:
             return Given((place, ""), count(one))
     for name, one in kwargs.items():
-        if type(one) is Tensor:
+        if type(one) is tensor:
             return Given((sys.maxsize, name), count(one))
     return Given(NOWHERE, NONE)
 
@@ -41,18 +41,25 @@ def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
 def count(one: Any) -> int:
     """How many numbers are in it, if it is a tensor. While a call is traced into a graph, to ask would be a
     part of that; modes of the program's own hear nothing of it."""
-    from torch import Tensor
-    from torch._C import DisableTorchFunction, _get_tracing_state
-
-    if type(one) is not Tensor or _get_tracing_state() is not None:
+    tensor, traces, unheard = _known()
+    if type(one) is not tensor or traces() is not None:
         return NONE
     try:
-        with DisableTorchFunction():
-            return max(int(one.numel()), NONE)
+        with unheard():
+            found = one.numel()
     except Exception as error:
         if from_a_signal(error):
             raise
         return NONE
+    return max(found, NONE) if type(found) is int else NONE  # a symbol, to compare which would bind it
+
+
+@cache
+def _known() -> tuple[Any, Any, Any]:
+    from torch import Tensor
+    from torch._C import DisableTorchFunction, _get_tracing_state
+
+    return Tensor, _get_tracing_state, DisableTorchFunction
 
 
 def counting() -> dict[str, Any]:
@@ -64,6 +71,7 @@ def counting() -> dict[str, Any]:
     return {
         "kind": type,
         "length": len,
+        "whole": int,
         "tensor": Tensor,
         "numbers": Tensor.numel,
         "modes": _len_torch_function_stack,

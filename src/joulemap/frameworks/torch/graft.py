@@ -21,7 +21,7 @@ _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
 _KNOWS_BOTH = f"_quick = {'joulemap: quick'!r}"
 _PARTS = (
     *("now", "note", "identity", "thread", "grad", "profiled", "differentiates", "ends_in_full"),
-    *("kind", "length", "tensor", "numbers", "count", "modes", "traces"),
+    *("kind", "length", "whole", "tensor", "numbers", "count", "modes", "traces"),
 )
 _NOTES_ITS_END = """
 _quick.open = None
@@ -36,7 +36,6 @@ _QUICKLY = f"""
 {chr(10).join(f"_{part} = {f'joulemap: {part}'!r}" for part in _PARTS)}
 _began = _now()
 _me = _thread()
-_one = args[_quick.at] if _length(args) > _quick.at else kwargs.get(_quick.key)
 if (
     _identity(self) == _quick.module
     and _me == _quick.thread
@@ -51,11 +50,21 @@ if (
     and not _quick.captures()
     and (
         _quick.learns
-        or _quick.least
-        <= (_numbers if _kind(_one) is _tensor and not _modes() and _traces() is None else _count)(_one)
-        <= _quick.most
+        or _kind(
+            _given := (
+                _numbers
+                if _kind(_one := args[_at] if _length(args) > (_at := _quick.at) else kwargs.get(_quick.key))
+                is _tensor
+                and not _modes()
+                and _traces() is None
+                else _count
+            )(_one)
+        )
+        is _whole
+        and _quick.least <= _given <= _quick.most
     )
 ):
+    _one = None
     _open = _quick.open or (_began, _me, _quick.label)
     if _quick.learns:
         try:
@@ -84,6 +93,7 @@ if (
         raise
 """
 _AROUND = f"""
+_one = None
 _begins = {_BEGINS!r}
 _call = _begins(self, args, kwargs)
 if _call is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from math import inf, log, sqrt
+from math import log
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.torch.given import NONE, Between
@@ -14,13 +14,14 @@ from joulemap.program import sized
 
 INFERENCE, TRAIN = "inference", "train"
 MOST = 8
-"""Kinds that are told apart; all that come later are of the last one. Each takes a session of its own."""
+"""Models that are told apart, and sizes of each beside the first; models that come later are of the last
+kind, sizes of the nearest. Each kind takes a session of its own."""
 TOO_MANY = (
     f"The program calls more than {MOST} models by themselves: those after the first {MOST - 1} are taken "
     "for one kind, and what all of them take goes by the one that was traced."
 )
 FAR = 8
-"""A call with so many times as many numbers as another, or more, is of another kind."""
+"""A call with more than so many times as many numbers as another is of another kind."""
 _REMEMBERED = 1000
 
 
@@ -44,27 +45,27 @@ class InferenceKinds:
         """Whether the last kind is of several models."""
         return len(self._kinds) > MOST
 
-    def label(self, module: Any, numbers: int = NONE) -> str:
-        """Of a step that is a call of this module with so many numbers."""
+    def label(self, module: Any, numbers: int | None = None) -> str:
+        """Of a step that is a call of this module, with so many numbers where that counts."""
         label = self._of_model(module)
+        if numbers is None:
+            return label
         sizes = self._sizes.setdefault(label, [numbers])
-        if not _near(_nearest(sizes, numbers), numbers) and self._sized() < MOST:
+        if not _near(_its(sizes, numbers), numbers) and len(sizes) <= MOST:
             sizes.append(numbers)
-        size = _nearest(sizes, numbers)
+        size = _its(sizes, numbers)
         return label if size == sizes[0] else sized(label, size)
 
     def between(self, module: Any, numbers: int) -> Between:
         """How many numbers other calls may have that are of the same kind as one with so many."""
         sizes = self._sizes[self._of_model(module)]
-        size = _nearest(sizes, numbers)
-        borders = [sqrt(one * size) for one in sizes if one != size]
-        ends = [size / FAR, size * FAR] if _near(size, numbers) else []
-        least = max([one for one in borders + ends if one < size], default=NONE)
-        return least, min([one for one in borders + ends if one > size], default=inf)
-
-    def _sized(self) -> int:
-        """How many kinds there are that differ in size alone."""
-        return sum([len(sizes) - 1 for sizes in self._sizes.values()])
+        size = _its(sizes, numbers)
+        if not _near(size, numbers):
+            return numbers, numbers
+        earlier = sizes[: sizes.index(size)]
+        least = max([FAR * one + 1 for one in earlier if one < size], default=NONE)
+        most = min([-(-one // FAR) - 1 for one in earlier if one > size], default=FAR * size)
+        return max(least, -(-size // FAR)), min(most, FAR * size)
 
     def _of_model(self, module: Any) -> str:
         known, label = self._labels.get(id(module), (_nobody, ""))
@@ -83,16 +84,14 @@ class InferenceKinds:
         return INFERENCE if number == 1 else f"{INFERENCE} {number}"
 
 
-def _nearest(sizes: list[int], numbers: int) -> int:
-    return min(sizes, key=lambda one: _apart(one, numbers))
-
-
-def _apart(one: int, other: int) -> float:
-    return abs(log(one / other))
+def _its(sizes: list[int], numbers: int) -> int:
+    """The size that so many numbers are of: the first that they are near, so that it stays the same."""
+    near = [size for size in sizes if _near(size, numbers)]
+    return near[0] if near else min(sizes, key=lambda one: abs(log(one / numbers)))
 
 
 def _near(one: int, other: int) -> bool:
-    return _apart(one, other) <= log(FAR)
+    return max(one, other) <= FAR * min(one, other)
 
 
 class TrainingKinds:

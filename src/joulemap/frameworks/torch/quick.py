@@ -96,7 +96,8 @@ class Quick(Lane):
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is given about as much as the last one."""
-        one = args[self.at] if len(args) > self.at else kwargs.get(self.key)
+        at = self.at
+        one = args[at] if len(args) > at else kwargs.get(self.key)
         return self.least <= count(one) <= self.most
 
     def let_go(self) -> None:

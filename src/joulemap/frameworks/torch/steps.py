@@ -131,7 +131,8 @@ class StepFinder:
             thread.pending = True
         kind = TRAIN if learns and not self._never_ends else INFERENCE
         self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
-        thread.inference = self._kinds.label(module, numbers) if kind == INFERENCE else INFERENCE
+        if kind == INFERENCE:  # of what a loader gives nothing is known when the step begins
+            thread.inference = self._kinds.label(module, numbers if thread.fed_by is None else None)
         if self._kinds.too_many:
             self._watch.note(TOO_MANY)
         self._open(kind)
@@ -159,8 +160,10 @@ class StepFinder:
 
     def expect_inference(self, module: Any, taken: Given) -> None:
         """The step that has begun with its call may be followed by others like it, given about as much."""
+        if self._thread.state != INFERENCE or self._fed_by is not None:
+            return
         self.alike, self.learns = id(module), False
-        self.notes, self._noted = self._notes_inference, self._kinds.label(module, taken.numbers)
+        self.notes, self._noted = self._notes_inference, self._thread.inference
         between = self._kinds.between(module, taken.numbers)
         self.quick.expect(module, self._noted, where=taken.where, between=between)
 
