@@ -141,7 +141,8 @@ def _one(value: Any) -> Any:
 
 def _argument(call: Call, place: int, device: Any) -> Any:
     kind = call.types[place]
-    shape, stride = call.at(call.shapes, place, []), call.at(call.strides, place, None)
+    shape = call.at(call.shapes, place, [])
+    stride = call.at(call.strides, place, None) if any(call.strides) else None  # else none was recorded
     if isinstance(kind, list):
         strides = stride or [None] * len(shape)
         return [_tensor(call, *one, device) for one in zip(shape, strides, kind, strict=True)]
