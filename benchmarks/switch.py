@@ -129,7 +129,8 @@ class Switch:
 
     def _tell_time(self, now_ns: Callable[[], int]) -> None:
         """By a clock like that of a recording, while it goes on."""
-        self.clock._now_ns = self.sessions._now_ns = now_ns
+        for one in (self.clock, self.clock._tracing, self.sessions):
+            one._now_ns = now_ns
 
     def in_and_out(self) -> None:
         """What ``on`` does to the classes of a framework without recording anything: whatever is looked up in
@@ -147,7 +148,7 @@ class Switch:
     def close(self) -> None:
         """End a session that is open: it belongs to the block."""
         if self.sessions.open:
-            self.clock._end_session()
+            self.clock._tracing.end()
 
     @property
     def problems(self) -> list[str]:

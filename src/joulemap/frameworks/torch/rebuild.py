@@ -99,7 +99,7 @@ def _takes(declared: str, kind: Any, value: Any) -> bool:
     """Whether an argument of this type can have been given what the profiler calls so."""
     if kind in ("Scalar", "ScalarList"):
         numbers = value is None or isinstance(value, bool) or declared != "bool"
-        return numbers and "Tensor" not in declared
+        return numbers and "Tensor" not in declared and "str" not in declared
     if isinstance(kind, list) or kind == LIST:
         return "List[" in declared and "Tensor" in declared
     return "Tensor" in declared and "List[" not in declared if kind in TYPES else True
