@@ -353,11 +353,14 @@ def test_what_looks_at_the_size_of_a_call_is_not_compiled() -> None:
     def frames() -> dict[str, int]:
         torch._dynamo.reset()
         counters.clear()
+        traces = sys.gettrace()
+        sys.settrace(None)  # functions of coverage's are looked at, too
         compiled = torch.compile(lambda x, plainly: called(x + 1, plainly), backend="eager")
         with torch.no_grad():
             for length in (2, 2, 200, 2, 3):
                 for plainly in (True, False):
                     compiled(torch.ones(length, 3), plainly)
+        sys.settrace(traces)
         return dict(counters["frames"])
 
     without = frames()

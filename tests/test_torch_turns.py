@@ -40,6 +40,7 @@ def test_an_operation_is_another_where_it_finds_other_caches() -> None:
 
 def test_operands_that_are_in_the_cache_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joulemap.frameworks.torch.rotation.cache_bytes", lambda _: 2 * SIZE)
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.MAKING_S", 60.0)  # on a busy machine, too
     first = rebuilt(Call.of(COLD.key), CPU)
     assert (copies(first, CPU), copies(first, CPU, "01"), copies(first, CPU, "00")) == (3, 6, 1)
     made = [tensors_in(one) for one in Replayer(Call.of(COLD.key), CPU).copies]
