@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from joulemap.accounting import attribute
+from joulemap.accounting import Footprint, attribute
 from joulemap.accounting.charges import energy_of_events
 from joulemap.accounting.rows import BY_TIME_RMS
+from joulemap.accounting.student import NORMAL_975
 from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
@@ -211,6 +212,32 @@ def test_what_has_no_cost_is_off_by_what_it_shares_with_others():
         for one, rms, joules in zip(footprint.name, footprint.cost_rms_j, footprint.energy_j, strict=True)
     }
     assert off == pytest.approx({"long": BY_TIME_RMS / 10, "short": BY_TIME_RMS, "known": 0.02})
+
+
+def test_what_adds_up_to_what_was_measured_is_as_sure_as_what_is_left():
+    """Costs say how energy is shared: all rows together are off by no more than idle is, which is off by its
+    part of their error."""
+    begins = [0, S, 2 * S]
+    events = EventTrace.from_columns(
+        name=["m/a", "m/b", "n/c"], device="GPU:0", start_ns=begins, end_ns=[S, 2 * S, 3 * S]
+    )
+    power = PowerTrace(Domain("GPU:0", "GPU:0", update_period_s=1e-4), [0, 4 * S], [1000.0])
+    said = {"weights": [300.0] * 3, "idle_weight": 100.0, "cost_rms": [0.05] * 3}
+    footprint = attribute(events, [power], "calibrated", **said)
+
+    def off(rows: Footprint) -> dict[str, float]:
+        half_j = (rows.high_j - rows.low_j) / 2 / NORMAL_975 / rows.energy_j
+        return dict(zip(rows.name, half_j.tolist(), strict=True))
+
+    [account] = footprint.accounts
+    idle_low_j, idle_high_j = account.idle_interval_j(footprint.blocks)
+    assert account.idle_j == pytest.approx(100)
+    each = 0.05 * np.hypot(0.7, 0.6)
+    assert off(footprint) == pytest.approx({"m/a": each, "m/b": each, "n/c": each}, rel=0.02)
+    assert off(footprint.at(1)) == pytest.approx({"m": 0.05 * np.hypot(0.4, 0.3), "n": each}, rel=0.02)
+    everything = footprint.rollup(footprint.name.mapped(["all"] * 3), keep=())
+    assert off(everything) == pytest.approx({"all": 0.05 * 0.1}, rel=0.02)
+    assert (idle_high_j - idle_low_j) / 2 / NORMAL_975 == pytest.approx(0.05 * 900 * 0.1, rel=0.02)
 
 
 @pytest.mark.parametrize(

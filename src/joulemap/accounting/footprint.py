@@ -43,6 +43,8 @@ class Account:
 
     ``covered_s`` is the time that the domain's events share. ``baseline_j`` is what a net footprint leaves
     out; in a gross one it is 0. ``idle_time_based_j`` is the idle energy that sharing by time alone gives.
+    ``cost_rms_j`` is how far off calibrated costs may be, all rows together; ``projected_block_j`` what idle
+    power makes of the time that work had in untraced steps, by the block of traced ones that it went by.
     """
 
     domain: Domain
@@ -59,14 +61,27 @@ class Account:
     step_j: Float64 = field(default_factory=lambda: np.zeros(0))
     step_s: Float64 = field(default_factory=lambda: np.zeros(0))
     idle_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
+    cost_rms_j: float = 0.0
+    projected_block_j: Float64 = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def shared_j(self) -> float:
+        """What rows and idle have together, a baseline with it."""
+        return self.measured_j - self.other_processes_j - self.outside_j
 
     def idle_interval_j(self, blocks: Blocks) -> tuple[float, float]:
-        """The 95 % interval of the idle energy: its spread over steps, and the meter's resolution."""
+        """The 95 % interval of the idle energy: its spread over steps, that of the work which left it so much
+        time in untraced ones, the meter's resolution, and costs, of whose error it has its part."""
         gross_j = self.idle_j + (self.baseline_j * self.idle_s / self.covered_s if self.covered_s else 0.0)
         meter = EDGE_RMS * self.period_s * max(gross_j, 0.0) / max(self.covered_s, 1e-9)
-        energy, rms = np.array([self.idle_j]), np.array([meter])
-        low, high = intervals(energy, self.idle_block_j[None, :], blocks, rms)
-        return float(low[0]), float(high[0])
+        costs = self.cost_rms_j * gross_j / self.shared_j if self.shared_j > 0 else 0.0
+        idle_j, rms_j = np.array([self.idle_j]), np.array([np.hypot(meter, costs)])
+        low, high = intervals(idle_j, self.idle_block_j[None, :], blocks, rms_j)
+        work_j = self.projected_block_j.sum(keepdims=True)
+        least, most = intervals(work_j, self.projected_block_j[None, :], blocks, np.zeros(1))
+        low_j = self.idle_j - float(np.hypot(idle_j - low, most - work_j)[0])
+        high_j = self.idle_j + float(np.hypot(high - idle_j, work_j - least)[0])
+        return (low_j if self.baseline_j else max(low_j, 0.0)), high_j
 
     def step_rms_j(self) -> Float64:
         """What the meter cannot resolve of a step's energy, as an rms."""
@@ -162,9 +177,21 @@ class Footprint:
 
     @cached_property
     def _intervals(self) -> tuple[Float64, Float64]:
-        return intervals(
-            self.energy_j, self.block_j, self.blocks, np.hypot(self.meter_rms_j, self.cost_rms_j)
-        )
+        rms_j = np.hypot(self.meter_rms_j, self._conserved_rms_j())
+        return intervals(self.energy_j, self.block_j, self.blocks, rms_j)
+
+    def _conserved_rms_j(self) -> Float64:
+        """How far off costs may make each row. Rows and idle of a domain add up to what was measured, so what
+        a row has too much the others have too little: a row that is nearly all of it can be off by no more
+        than these are."""
+        known = {one.domain.name: (one.cost_rms_j, one.shared_j) for one in self.accounts}
+        none = (np.inf, np.inf)  # of rows over several domains, each of which was looked at before
+        each = np.array([known.get(word, none) for word in self.domain.words] or [none])
+        rms_j, shared_j = each[self.domain.codes].T
+        part = np.clip((self.energy_j + self.baseline_j) / np.maximum(shared_j, 1e-12), 0.0, 1.0)
+        others_j = np.maximum(rms_j - self.cost_rms_j, 0.0)
+        conserved_j = np.hypot((1 - part) * self.cost_rms_j, part * np.where(part > 0, others_j, 0.0))
+        return np.minimum(self.cost_rms_j, np.where(np.isfinite(shared_j), conserved_j, np.inf))
 
     @cached_property
     def has_spread(self) -> NDArray[np.bool_]:
@@ -254,6 +281,7 @@ class Footprint:
             return self._added(name, self._kept(keep), self.domain).with_meter_resolution()
         by_device = ("device", *keep)
         per_domain = self._added(name, self._kept(by_device), self.domain).with_meter_resolution()
+        per_domain = replace(per_domain, cost_rms_j=per_domain._conserved_rms_j())
         per_device = per_domain._added(per_domain.name, per_domain._kept(by_device), None, at_once=True)
         return per_device._added(per_device.name, per_device._kept(keep), None)
 

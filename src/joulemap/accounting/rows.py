@@ -7,7 +7,7 @@ steps, plus what those steps stand for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -169,22 +169,26 @@ def domain_footprint(
     work_s = _by_step(charges.share_s, step, step_of.count)
     idle_basis_j = basis.idle_between_marks()
     extra = Projection.none()
+    model_s = _by_step(charges.share_s, model, step_of.count)
+    waits_for_host = bool((rows.events.kind.codes[rows.event] == KERNEL).any())
     if step_of.steps is not None:
         extra = project(
             step_of.steps,
             StepParts(_by_step(charges.basis_j, model, step_of.count), idle_basis_j, supply.untraced_j),
-            StepParts(_by_step(charges.share_s, model, step_of.count), idle_s, supply.untraced_s),
-            waits_for_host=bool((rows.events.kind.codes[rows.event] == KERNEL).any()),
+            StepParts(model_s, idle_s, supply.untraced_s),
+            waits_for_host,
         )
     more_idle_j = idle_basis_j * (extra.energy * extra.idle)
     all_idle_j = energy.idle + float(more_idle_j.sum())
+    all_idle_s = seconds.idle + float(idle_s @ (extra.seconds * extra.idle))
+    waits_w = all_idle_j / all_idle_s if waits_for_host and all_idle_s > 0 else 0.0
     loading = supply.loading
     account = Account(
         domain=supply.domain,
         measured_j=supply.measured_j,
         idle_j=all_idle_j,
         idle_time_based_j=all_idle_j,
-        idle_s=seconds.idle + float(idle_s @ (extra.seconds * extra.idle)),
+        idle_s=all_idle_s,
         idle_outside_steps_j=max(energy.idle - float(idle_j.sum()), 0.0) if step_of.count else 0.0,
         other_processes_j=supply.other_processes_j,
         outside_j=supply.outside_j,
@@ -194,9 +198,10 @@ def domain_footprint(
         step_j=work_j + idle_j + supply.untraced_j + (0.0 if loading is None else loading.step_j),
         step_s=work_s + idle_s + supply.untraced_s + (0.0 if loading is None else loading.step_s),
         idle_block_j=step_of.by_block(idle_j + more_idle_j),
+        projected_block_j=step_of.by_block(waits_w * model_s * extra.seconds),
     )
     placed = _placed(rows, step_of, extra, model, charges, account, rule)
-    parts = [placed]
+    parts = [replace(placed, accounts=(replace(account, cost_rms_j=float(placed.cost_rms_j.sum())),))]
     if extra.unplaced_j > 0:
         edges_ns = supply.energy.edges_ns
         span = int(edges_ns[0]), int(edges_ns[-1])
