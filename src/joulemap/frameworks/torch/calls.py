@@ -132,7 +132,8 @@ class Calls:
                 raise
             finally:
                 if call is not None:
-                    self._thread.inside = not call.outermost
+                    if call.outermost:
+                        self._thread.inside = False
                     ends(call, output)
 
         return called

@@ -23,6 +23,7 @@ from joulemap.frameworks.torch.inputs import LIST, Inputs, filled_in, inputs_of
 FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
+_ALL_BITS = 2**64 - 1
 _ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "sequence_nr")
 
 
@@ -61,10 +62,15 @@ def write_events(
 
 
 def _numbers(kind: Any, name: str, events: Sequence[Any], rows: int | None = None) -> NDArray[np.int64]:
-    """What a getter says of every event; zeros for ``rows`` that are not asked."""
+    """What a getter says of every event; zeros for ``rows`` that are not asked. Some have numbers without a
+    sign in torch: of threads, and how long what has not ended took."""
     if not len(events):
         return np.zeros(rows or 0, np.int64)
-    return np.fromiter(map(getattr(kind, name), events), np.int64, len(events))
+    try:
+        return np.fromiter(map(getattr(kind, name), events), np.int64, len(events))
+    except OverflowError:
+        said = (one & _ALL_BITS for one in map(getattr(kind, name), events))
+        return np.fromiter(said, np.uint64, len(events)).view(np.int64)
 
 
 def _threads(

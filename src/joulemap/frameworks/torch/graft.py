@@ -104,7 +104,8 @@ try:
     BODY_THAT_KEEPS_ITS_OUTPUT
 finally:
     _quick.function.__code__ = _quick.heard
-    _quick.threads.inside = not _call.outermost
+    if _call.outermost:
+        _quick.threads.inside = False
     _ends = {_ENDS!r}
     _ends(_call, _output)
 """
