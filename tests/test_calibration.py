@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -304,9 +305,48 @@ def test_a_book_keeps_costs_by_device_and_forgets_them_by_machine(tmp_path: Path
     assert book.find(replace(shelf, flags={"deterministic": True})) is None
     assert list(book.all_of("here")) == [shelf.key]
     assert (book.clear("there"), book.clear("here"), book.clear("here")) == (0, 2, 0)
-    book.path.write_text("{")
-    with pytest.raises(InputError, match="is damaged"):
-        book.find(shelf)
+    for damaged in ("{", '{"shelves": []}', '{"shelves": {"here | a": {"format": 1}}}'):
+        book.path.write_text(damaged)
+        for asks in (lambda: book.find(shelf), lambda: book.all_of("here")):
+            with pytest.raises(InputError, match="is damaged"):
+                asks()
+        assert book.clear("here") == 0
+        assert book.find(shelf) is None
+
+
+def test_what_is_found_anew_takes_the_place_of_what_was_there_replayed_or_not(tmp_path: Path):
+    book, shelf = Book(tmp_path), Shelf("here", "GPU:0 NVML", "550", "torch 2.13")
+    mm, add, other = (Operation.of(called(op, [8])) for op in ("mm", "add", "mul"))
+    spoiled, right = Cost(10.0, 2.0, 0.1, 2), Cost(1.0, 2.0, 0.1, 2)
+    book.add(shelf, Calibration("GPU:0", 120.0, dict.fromkeys((mm, add, other), spoiled)))
+    known = book.add(shelf, Calibration("GPU:0", 120.0, {mm: right}), anew=(mm, add))
+    assert known.costs == {mm: right, other: spoiled}
+    assert book.find(shelf) == known
+
+
+def test_a_book_that_cannot_be_written_says_so_and_costs_are_known(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    book, shelf = Book(tmp_path / "file" / "folder"), Shelf("here", "GPU:0 NVML", "550", "torch 2.13")
+    found = Calibration("GPU:0", 120.0, {Operation.of(called("mm", [8])): Cost(1.0, 2.0, 0.1, 2)})
+    assert book.add(shelf, found) == found
+    assert book.problem is not None
+    assert "cannot be written" in book.problem.message
+    assert "XDG_CACHE_HOME" in book.problem.hint
+
+
+def test_two_that_write_into_a_book_at_the_same_time_keep_what_both_found(tmp_path: Path):
+    shelf = Shelf("here", "GPU:0 NVML", "550", "torch 2.13")
+    some = [Operation.of(called("mm", [number])) for number in range(1, 41)]
+
+    def writes(operations: list[Operation]) -> None:
+        for one in operations:
+            Book(tmp_path).add(shelf, Calibration("GPU:0", 120.0, {one: Cost(1.0, 2.0, 0.1, 2)}))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(writes, (some[::2], some[1::2])))
+    known = Book(tmp_path).find(shelf)
+    assert known is not None
+    assert set(known.costs) == set(some)
 
 
 def test_threads_of_a_cpu_keep_its_costs_apart_and_not_a_gpu_s(tmp_path: Path):

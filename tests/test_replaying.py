@@ -63,16 +63,36 @@ def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monke
     plan = Replays("cpu", shares, 0.0, 60.0, 1, 0.3, 0.3, 0.95, 0.01)
     lines, powers = replayed(plan, heard.append)
     assert [(one["key"], one.get("skipped", "")) for one in lines] == [
+        ("good", ""),
         ("ends", "PyTorch ended while it ran."),
         ("fails and ends", "odd"),
-        ("good", ""),
         ("better", ""),
         ("", ""),
     ]
     assert [power.domain.device for power in powers]
+    for power in powers:  # of all three attempts, one after the other
+        [first, last] = (next(one for one in lines if one["key"] == key) for key in ("good", "better"))
+        assert power.edges_ns[0] < first["start_ns"] < last["start_ns"] < power.edges_ns[-1]
+        assert power.gap.sum() >= 2
     assert all(one.covered <= one.reaches for one in heard)
     with pytest.raises(InputError, match="interrupted"):
         replayed(replace(plan, shares={"good": 0.5, "is interrupted": 0.5}))
+
+
+def test_however_many_operations_end_the_replays_the_others_keep_their_costs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("joulemap.replaying._PROGRAM", "tests.replays_that_end")
+    shares = dict.fromkeys(("first", *(f"fails and ends {number}" for number in range(6)), "last"), 0.125)
+    lines, _ = replayed(Replays("cpu", shares, 0.0, 600.0, 1, 0.1, 0.1, 0.95, 0.01))
+    assert [one["key"] for one in lines if "skipped" not in one] == ["first", "last", ""]
+    assert len(lines) == 9
+
+
+def test_when_a_budget_is_spent_nothing_begins_anew_but_what_is_drawn_at_rest():
+    plan = Replays("cpu", {"a": 0.5, "b": 0.3, "c": 0.2}, 0.0, 10.0, 1, 0.5, 0.5, 0.95, 0.01)
+    lines = [{"key": "a"}, {"key": "b", "skipped": "odd"}]
+    assert plan.after(lines, 4.0).shares == {"c": 0.2}
+    assert (plan.after(lines, 4.0).known, plan.after(lines, 4.0).budget_s) == (0.5, 6.0)
+    assert plan.after(lines, 10.0).shares == {}
 
 
 def test_what_a_budget_has_bought_and_will():

@@ -101,7 +101,7 @@ def calibrate(
     recording: Recording, budget_s: float, book: Book, watching: Watching | None = None, again: bool = False
 ) -> Calibration:
     """Replay what is not yet known, within the budget, or everything ``again``; the recording has the costs
-    then."""
+    then, and the book, if it can be written."""
     candidates = Candidates.of(recording)
     _check_surroundings(recording)
     shelf = _shelf(recording, candidates.power)
@@ -110,7 +110,7 @@ def calibrate(
     if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
-        known = book.add(shelf, found)
+        known = book.add(shelf, found, candidates.seconds if again else ())
     here = Calibration(
         known.device,
         known.idle_w,

@@ -6,11 +6,14 @@ import json
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from joulemap.calibration.recorded import own_power
 from joulemap.errors import InputError
@@ -22,7 +25,6 @@ from joulemap.units import NS_PER_S
 
 _PROGRAM = "joulemap.frameworks.torch.replay"
 _LOOKS_EVERY_S = 0.25
-_ATTEMPTS = 4
 _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOOK_DOWN = "PyTorch ended while it ran."
 _WAYS = ((2, 1.0), (2, 0.5), (1, 0.5))
@@ -76,9 +78,15 @@ class Replays:
             covered += share
         return covered
 
-    def without(self, keys: Collection[str]) -> Replays:
-        """The same without some operations."""
-        return replace(self, shares={key: share for key, share in self.shares.items() if key not in keys})
+    def after(self, lines: Sequence[Mapping[str, Any]], took_s: float) -> Replays:
+        """What is left to be replayed when this was, or could not be, in so many seconds; nothing where none
+        of the budget is."""
+        tried = {one.get("key") for one in lines}
+        done = {one.get("key") for one in lines if "skipped" not in one}
+        left_s = self.budget_s - took_s
+        shares = {key: share for key, share in self.shares.items() if key not in tried and left_s > 0}
+        known = self.known + sum(share for key, share in self.shares.items() if key in done)
+        return replace(self, shares=shares, known=known, budget_s=max(left_s, self.seconds))
 
     def write(self, path: Path) -> None:
         """For the program that replays; values are in a file beside it."""
@@ -141,24 +149,40 @@ def replayed(
     plan: Replays, watching: Watching | None = None
 ) -> tuple[list[dict[str, Any]], list[PowerTrace]]:
     """Replay what the budget buys: what was done when, and what each domain drew for it meanwhile. An
-    operation that takes PyTorch down with it is left out by name, and the others begin anew."""
-    failed: list[dict[str, Any]] = []
-    for _ in range(_ATTEMPTS):
-        lines, powers = _attempt(plan, watching)
+    operation that takes PyTorch down with it is left out by name, and those after it begin anew."""
+    every: list[dict[str, Any]] = []
+    powers: list[PowerTrace] = []
+    while True:
+        begin_s = time.monotonic()
+        lines, drawn = _attempt(plan, watching)
+        every += lines
+        powers = _one_after_the_other(powers, drawn)
         if any(one.get("key") == "" for one in lines):
-            break
-        failed += _broken(plan, lines)
-        plan = plan.without({one["key"] for one in failed})
-    return [*failed, *lines], powers
+            return every, powers
+        every += (broken := _broken(plan, lines))
+        plan = plan.after([*lines, *broken], time.monotonic() - begin_s)
+
+
+def _one_after_the_other(earlier: Sequence[PowerTrace], later: Sequence[PowerTrace]) -> list[PowerTrace]:
+    """What domains drew in several attempts, with what nobody metered in between as a gap."""
+    before = {one.domain.name: one for one in earlier if len(one)}
+    return [_then(before[one.domain.name], one) if one.domain.name in before else one for one in later]
+
+
+def _then(earlier: PowerTrace, later: PowerTrace) -> PowerTrace:
+    if not len(later):
+        return earlier
+    edges_ns = np.concatenate((earlier.edges_ns, later.edges_ns))
+    energy_j = np.concatenate((earlier.energy_j, [0.0], later.energy_j))
+    return PowerTrace(later.domain, edges_ns, energy_j, np.concatenate((earlier.gap, [True], later.gap)))
 
 
 def _broken(plan: Replays, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What could not be replayed before the end came, and what it came in."""
-    failed = [one for one in lines if "skipped" in one]
+    """What the end came in, if it was not one that could be told."""
     seen = {one.get("key") for one in lines}
-    if not lines or "skipped" not in lines[-1]:
-        failed += [{"key": key, "skipped": _TOOK_DOWN} for key in plan.shares if key not in seen][:1]
-    return failed
+    if lines and "skipped" in lines[-1]:
+        return []
+    return [{"key": key, "skipped": _TOOK_DOWN} for key in plan.shares if key not in seen][:1]
 
 
 def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, Any]], list[PowerTrace]]:

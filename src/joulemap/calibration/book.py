@@ -6,10 +6,11 @@ choose between algorithms.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +24,10 @@ from joulemap.devices import Device
 from joulemap.errors import InputError
 
 _FORMAT = 1
+
+
+class Damaged(InputError):
+    """The book of costs is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class Calibration:
         domain = str(content.get("domain", ""))
         return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response, domain)
 
+    def without(self, operations: Collection[Operation]) -> Calibration:
+        """The same without the costs of some operations."""
+        costs = {one: cost for one, cost in self.costs.items() if one not in operations}
+        return replace(self, costs=costs)
+
     def joined(self, later: Calibration) -> Calibration:
         """Both, the later one where they differ."""
         skipped = {one: why for one, why in self.skipped.items() if one not in later.costs}
@@ -107,64 +117,92 @@ class Shelf:
 
 
 class Book:
-    """The file that holds them."""
+    """The file that holds them. Where it cannot be written, ``problem`` says why."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = (folder or cache_folder()) / "calibrations.json"
+        self.problem: InputError | None = None
 
     def find(self, shelf: Shelf) -> Calibration | None:
         """What is known of a device; None where nothing is."""
-        content = self._read().get(shelf.key)
-        return None if content is None else Calibration.from_json(content)
+        return self._read().get(shelf.key)
 
     def all_of(self, machine: str) -> dict[str, Calibration]:
         """Everything that is known on a machine, by what it belongs to."""
-        return {
-            key: Calibration.from_json(content)
-            for key, content in self._read().items()
-            if key.startswith(f"{machine} | ")
-        }
+        return {key: one for key, one in self._read().items() if key.startswith(f"{machine} | ")}
 
-    def add(self, shelf: Shelf, found: Calibration) -> Calibration:
-        """Keep what was found beside what there is; all that is known then."""
-        before = self.find(shelf)
-        known = found if before is None else before.joined(found)
-        self._write({**self._read(), shelf.key: {**known.to_json(), "taken_ns": time.time_ns()}})
-        return known
+    def add(self, shelf: Shelf, found: Calibration, anew: Collection[Operation] = ()) -> Calibration:
+        """Keep what was found beside what there is, but for what was to be found ``anew``; all that is known
+        then, kept or not."""
+        try:
+            with self._alone():
+                known = self._with(shelf, found, anew)
+                self._write(known)
+        except InputError as error:
+            self.problem = error
+            known = self._with(shelf, found, anew)
+        return known[shelf.key]
+
+    def _with(self, shelf: Shelf, found: Calibration, anew: Collection[Operation]) -> dict[str, Calibration]:
+        shelves = self._read()
+        before = shelves.get(shelf.key)
+        return {**shelves, shelf.key: found if before is None else before.without(anew).joined(found)}
 
     def clear(self, machine: str) -> int:
-        """Forget what is known on a machine; how many costs there were."""
-        kept = self._read()
-        gone = [kept.pop(key) for key in list(kept) if key.startswith(f"{machine} | ")]
-        if gone:
-            self._write(kept)
-        return sum(len(one["costs"]) for one in gone)
+        """Forget what is known on a machine; how many costs there were. What cannot be read is forgotten as
+        a whole."""
+        if not self.path.exists():
+            return 0
+        with self._alone():
+            try:
+                kept = self._read()
+            except Damaged:
+                self.path.unlink()
+                return 0
+            gone = [kept.pop(key) for key in list(kept) if key.startswith(f"{machine} | ")]
+            if gone:
+                self._write(kept)
+        return sum(len(one.costs) for one in gone)
 
-    def _read(self) -> dict[str, dict[str, Any]]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else changes it."""
         try:
-            shelves: dict[str, dict[str, Any]] = json.loads(self.path.read_text())["shelves"]
-        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.with_suffix(".lock").open("w")
+        except OSError as error:
+            raise self._not_written(error) from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read(self) -> dict[str, Calibration]:
+        try:
+            shelves = json.loads(self.path.read_text())["shelves"]
+            return {key: Calibration.from_json(content) for key, content in shelves.items()}
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}.") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{self.path} is damaged.", f"Delete {self.path} and calibrate again."
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Damaged(
+                f"{self.path} is damaged.", "joulemap calibrate --clear deletes it; then calibrate again."
             ) from error
-        return shelves
 
-    def _write(self, shelves: Mapping[str, Any]) -> None:
+    def _write(self, shelves: Mapping[str, Calibration]) -> None:
         """Whole or not at all: written beside it, then put in its place."""
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        content = {"format": _FORMAT, "shelves": {key: one.to_json() for key, one in shelves.items()}}
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps({"format": _FORMAT, "shelves": shelves}, allow_nan=False) + "\n")
+            beside.write_text(json.dumps(content, allow_nan=False) + "\n")
             beside.replace(self.path)
         except OSError as error:
-            raise InputError(
-                f"{self.path} cannot be written: {error.strerror}.",
-                "Set XDG_CACHE_HOME to a folder of yours.",
-            ) from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> InputError:
+        return InputError(
+            f"{self.path} cannot be written: {error.strerror}.", "Set XDG_CACHE_HOME to a folder of yours."
+        )
 
 
 def described(operations: Iterable[Operation]) -> list[str]:

@@ -98,15 +98,22 @@ def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None
     from joulemap.calibrating import Candidates, calibrate
     from joulemap.calibration.book import Book
 
-    recording = load(path)
+    recording, book = load(path), Book()
     with buying() as watching:
-        found = calibrate(recording, budget_s, Book(), watching, again)
+        found = calibrate(recording, budget_s, book, watching, again)
+    if book.problem is not None:
+        not_kept(book.problem)
     covered = Candidates.of(recording).covered(found.costs)
     if as_json:
         print_json({**found.to_json(), "covered": covered})
     else:
         _costs(found, covered)
         console().print(f"\njoulemap show {path} --rule calibrated", soft_wrap=True, markup=False)
+
+
+def not_kept(problem: InputError) -> None:
+    """Say that other recordings will not have these costs."""
+    click.echo(f"The costs are in this recording alone. {problem}", err=True)
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
     from joulemap.api import load
     from joulemap.calibrating import calibrate, nothing_found
     from joulemap.calibration.book import Book
-    from joulemap.commands.calibrate import buying
+    from joulemap.commands.calibrate import buying, not_kept
 
     if ran.problem is not None:
         return "exact"
@@ -210,7 +210,9 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
         return "exact"
     try:
         with nullcontext() if quiet else buying() as watching:
-            found = calibrate(load(ran.path), budget_s, Book(), watching)
+            found = calibrate(load(ran.path), budget_s, book := Book(), watching)
+        if book.problem is not None:
+            not_kept(book.problem)
         if not found.costs:
             raise nothing_found(found, ran.path)
     except JoulemapError as error:
