@@ -20,7 +20,7 @@ from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import Calibrated, in_order
+from joulemap.calibration.recorded import Calibrated, Closure, in_order
 from joulemap.calibration.weights import Weights
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
@@ -268,18 +268,23 @@ def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):
 
 
 def test_a_closure_that_is_off_is_said_with_its_likely_cause():
-    def notes(covered: float, closure: float | None) -> str:
-        weights = Weights(np.zeros(0), np.zeros(0), covered, 1.0, 1.0)
+    def notes(closure: Closure | None) -> str:
+        weights = Weights(np.zeros(0), np.zeros(0), 0.8, 1.0, 1.0)
         found = Calibrated(weights, Calibration("GPU:0", 1.0, {}), closure)
         return " ".join([*found.notes(), *found.warnings()])
 
-    assert "80.0 % of the busy time of GPU:0 is calibrated" in notes(0.8, None)
-    assert "Closure" not in notes(0.8, None)
-    assert "97.0 % of what was measured" in notes(0.8, 0.97)
-    assert "should" not in notes(0.8, 0.97)
-    assert "power cap" in notes(0.8, 1.2)
-    assert "--budget" in notes(0.2, 0.7)
-    assert "--again" in notes(0.8, 1.2)
+    assert "80.0 % of the busy time of GPU:0 is calibrated" in notes(None)
+    assert "losure" not in notes(None)
+    sound = notes(Closure(0.57, 0.3, 0.1))
+    assert "add up to 97.0 % of what was measured, 10.0 % of it guessed for what has no cost." in sound
+    assert "should" not in sound
+    assert "guessed" not in notes(Closure(0.67, 0.3, 0.004))
+    assert "power cap" in notes(Closure(1.0, 0.1, 0.1))
+    assert "--again" in notes(Closure(1.0, 0.1, 0.1))
+    little = notes(Closure(0.2, 0.3, 0.49))
+    assert "No closure: costs are 20.0 % of what was measured, waiting 30.0 %, and the rest has" in little
+    assert "--budget" in little
+    assert "add up" not in little
 
 
 def test_operations_are_told_in_words():

@@ -82,6 +82,22 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_what_kinds_do_on
         weigh(events, here, Calibration("GPU:0", 0.0, {}))
 
 
+def test_what_runs_while_nothing_is_traced_is_no_part_of_what_could_be_covered():
+    """Stretches of untraced steps have what a session saw between them, as ``validate`` cuts them."""
+    events = EventTrace.from_columns(
+        name=["net/mm", "(between steps)"],
+        device="GPU:0",
+        start_ns=[0, 2 * S],
+        end_ns=[S, 9 * S],
+        kind="kernel",
+    )
+    here = places(events, "GPU:0", [called("mm", [8, 8], phase="other")])
+    (mm,) = by_time(here)
+    known = Calibration("GPU:0", 0.0, {mm: Cost(600.0, 1.0, 0.01, 2)})
+    steps = Steps.from_columns(start_ns=[0, S], end_ns=[S, 9 * S], traced=[True, False])
+    assert weigh(events, here, known, steps=steps).covered == 1.0
+
+
 @pytest.mark.parametrize(
     ("alone_s", "here_j"),
     [
@@ -383,4 +399,6 @@ def test_a_cpu_that_is_slower_while_it_is_traced_adds_up(tmp_path: Path):
         writer.put_steps(steps)
         writer.put_power(PowerTrace(cpu, edges, np.full(8, 0.75 * 90 + 0.25 * 10)))
         writer.put_table(SIGNATURES, pa.Table.from_pylist([row]))
-    assert calibrated(load(tmp_path / "r.joulemap")).closure == pytest.approx(1.0)
+    closure = calibrated(load(tmp_path / "r.joulemap")).closure
+    assert closure is not None
+    assert closure.total == pytest.approx(1.0)

@@ -26,8 +26,41 @@ _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
 _CONSTANT = 0.001
 """Watts that differ by less do not change."""
-_MUCH = 0.5
-"""Where less of the busy time is calibrated, the sum is mostly guessed."""
+_WORTH_SAYING = 0.005
+"""What adds less than that to the sum is not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """What costs, waiting, and guesses of what has no cost are, as parts of what was measured."""
+
+    costs: float
+    waiting: float
+    guessed: float
+
+    @property
+    def total(self) -> float:
+        return self.costs + self.waiting + self.guessed
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is costs that add up, rather than guesses."""
+        return self.costs > self.guessed
+
+    @property
+    def is_sound(self) -> bool:
+        return _SOUND[0] <= self.total <= _SOUND[1]
+
+    def said(self, provenance: str) -> str:
+        """In words, with what it is made of."""
+        if not self.is_told:
+            return (
+                f"No closure: costs are {fmt_share(self.costs)} of what was {provenance}, waiting "
+                f"{fmt_share(self.waiting)}, and the rest has no cost."
+            )
+        guessed = self.guessed > _WORTH_SAYING
+        more = f", {fmt_share(self.guessed)} of it guessed for what has no cost" * guessed
+        return f"Closure: costs and waiting add up to {fmt_share(self.total)} of what was {provenance}{more}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +69,7 @@ class Calibrated:
 
     weights: Weights
     calibration: Calibration
-    closure: float | None
+    closure: Closure | None
     provenance: str = "measured"
     """Of what the closure is a part: read off a meter, or estimated."""
 
@@ -47,8 +80,7 @@ class Calibrated:
             "the rest shares what these costs leave."
         ]
         if self.closure is not None:
-            share = fmt_share(self.closure)
-            said.append(f"Closure: costs and waiting add up to {share} of what was {self.provenance}.")
+            said.append(self.closure.said(self.provenance))
         if not self.weights.looked:
             said.append(
                 "Nobody has looked which operands are in a cache: costs of small operations may be off by a "
@@ -58,13 +90,13 @@ class Calibrated:
 
     def warnings(self) -> list[str]:
         """That it does not add up, and why that may be."""
-        if self.closure is None or _SOUND[0] <= self.closure <= _SOUND[1]:
+        if self.closure is None or (self.closure.is_told and self.closure.is_sound):
             return []
+        if not self.closure.is_told:
+            return ["Little is calibrated: a longer --budget replays more operations, as far as they can be."]
         return [f"The closure should be 90 to 110 %. {self._likely_cause()}"]
 
     def _likely_cause(self) -> str:
-        if self.weights.covered < _MUCH:
-            return "Little is calibrated: a longer --budget replays more operations."
         where = "at its power cap, at other clocks or " * (not self.calibration.is_of_cpu)
         return (
             f"Was the device {where}used by another process, in the recording or while it was calibrated? "
@@ -101,7 +133,8 @@ def calibrated(
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, here, calibration, part, whole)
-    closure = (found.work_j + found.waiting_j) / found.measured_j
+    sums_j = found.work_j - unknown_j, found.waiting_j, unknown_j
+    closure = Closure(*(one / found.measured_j for one in sums_j))
     return Calibrated(weights, calibration, closure, drawn.domain.provenance)
 
 

@@ -25,7 +25,7 @@ from joulemap.calibration.cost import TRANSFER_RMS
 from joulemap.calibration.operation import Operation, Place, all_on_device, own_seconds
 from joulemap.errors import InputError
 from joulemap.program import leaf
-from joulemap.traces import NO_STEP, EventTrace, Float64, Steps
+from joulemap.traces import EventTrace, Float64, Steps
 
 TOGETHER_RMS = 0.05
 """How far all costs of a program are off together: they added up to 99 to 107 % on an H200."""
@@ -64,10 +64,11 @@ def weigh(
     steps: Steps | None = None,
 ) -> Weights:
     """Weights for the events on the device that is calibrated. What has no cost, and the calls of a place
-    that have none, weigh ``rest`` times as much as their like. Start-up and what is between ``steps`` is no
-    part of what could be covered."""
+    that have none, weigh ``rest`` times as much as their like. What could be covered is that of the traced
+    ones of ``steps``: not start-up, nor what is between them."""
     chosen = all_on_device(events, calibration.device)
-    inside = step_of_event(events, steps) != NO_STEP
+    traced = np.zeros(0, bool) if steps is None else steps.traced
+    inside = np.append(traced, False)[step_of_event(events, steps)]  # of no step is the last one
     counted = chosen & inside if (chosen & inside).any() else chosen
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
