@@ -56,6 +56,18 @@ def test_errors_are_of_what_is_known() -> None:
     assert Report(GPU, [], [], 0.0, 0.0, 0, 0, "").errors("operation", TIME) is None
 
 
+def test_what_has_no_cost_is_in_brackets() -> None:
+    one, other = row("mm", 5.0, 4.0, 5.1), row("gelu", 2.0, 3.0, 1.9)
+    other = replace(other, charges={**other.charges, CALIBRATED: Charge(1.9, 1.0, 2.8, costed=False)})
+    out = Console(file=io.StringIO(), width=120)
+    print_report(Report(GPU, [one, other], [], 10.0, 0.05, 400, 20, "the budget is spent"), out)
+    said = out.file.getvalue()
+    assert "(1.90 ± 0.90 J)" in said
+    assert "(5.10" not in said
+    assert "In brackets: 1 without a cost, which weigh what their like do." in said
+    assert other.to_json()[CALIBRATED]["costed"] is False
+
+
 def test_the_report_is_said_in_words_numbers_and_a_picture() -> None:
     report = a_report("estimated")
     out = io.StringIO()

@@ -21,11 +21,13 @@ from joulemap.validating.target import Name, Target
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Joules a step with their 95 % interval."""
+    """Joules a step with their 95 % interval, and whether most of them are shared by costs, where the rule
+    has any."""
 
     energy_j: float
     low_j: float
     high_j: float
+    costed: bool = True
 
 
 def charged(
@@ -78,4 +80,6 @@ def _charge(footprint: Footprint, names: Sequence[Name], target: Target, steps: 
     own = footprint.take(here)
     whole = own.rollup(Labels.of(target.name, len(own)), keep=("domain",))
     each = (whole.energy_j.sum(), whole.low_j.sum(), whole.high_j.sum())
-    return Charge(*(float(one) / steps for one in each))
+    energy_j, low_j, high_j = (float(one) / steps for one in each)
+    costed = footprint.rule != "calibrated" or bool(whole.is_calibrated.any())
+    return Charge(energy_j, low_j, high_j, costed)

@@ -46,6 +46,9 @@ def sentences(report: Report) -> Iterator[str]:
                 )
     if report.of("operation") and report.step_j:
         yield _sums(report)
+    without = sum(not one.costed for row in report.rows for one in row.charges.values())
+    if without:
+        yield f"In brackets: {without} without a cost, which weigh what their like do."
     yield f"{report.blocks} blocks among {report.steps} plain steps; {report.reached}."
     if report.domain.provenance == "estimated":
         yield "This machine has no meter: all of it is validated against an estimate, which proves nothing."
@@ -88,7 +91,8 @@ def _truth(row: Row) -> str:
 def _charge(charge: Charge | None) -> str:
     if charge is None:
         return ""
-    return fmt_pm(charge.energy_j, "J", (charge.high_j - charge.low_j) / 2)
+    said = fmt_pm(charge.energy_j, "J", (charge.high_j - charge.low_j) / 2)
+    return said if charge.costed else f"({said})"
 
 
 def _off(row: Row, rule: str) -> str:
