@@ -8,6 +8,8 @@ import pytest
 import joulemap
 from joulemap.accounting.diagram import energy_distribution
 from joulemap.accounting.watching import watched
+from joulemap.calibration.recorded import costs_by_name
+from joulemap.comparing.variant import Run, Variant
 from joulemap.exports.graph import dot
 from joulemap.exports.source import Asked, Source
 from joulemap.report.contents import contents
@@ -93,6 +95,25 @@ def test_a_comparison_shows_the_change_that_time_alone_sees(path, tmp_path):
     assert "+28.6 %" in shown
     assert "by time |" in said("compare", path, more, "--rule", "calibrated", "--markdown")
     assert "by time" not in said("compare", path, more)
+
+
+def test_a_comparison_knows_by_which_costs_energy_was_shared(path, tmp_path):
+    """A module has the costs of all that is in it."""
+    other = write_calibrated(tmp_path / "other.joulemap", factor=1.2)
+    amounts = {}
+    for one in (path, other):
+        footprint, costs = joulemap.account(one, "calibrated"), costs_by_name(joulemap.load(one))
+        [amounts[one]] = Variant("it", (Run("it", footprint, STEPS, costs),)).amounts("module")
+    for name, same in {"net": False, "net/MatMul": False, "net/Add": True}.items():
+        mine, theirs = amounts[path][name], amounts[other][name]
+        assert (mine.costs == theirs.costs) == same
+        assert mine.cost_j > 0
+    assert amounts[path]["net"].costs == amounts[path]["net/MatMul"].costs | amounts[path]["net/Add"].costs
+    assert amounts[path]["whole program"].cost_j == 0
+    note = json.loads(said("compare", path, path, "--rule", "calibrated", "--json"))["comparisons"][0][
+        "notes"
+    ][0]
+    assert "and what costs are off by" in note
 
 
 def test_single_executions_are_charged_by_their_costs(path, tmp_path):

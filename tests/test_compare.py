@@ -196,6 +196,25 @@ def test_one_recording_each_uses_what_is_known_inside_it():
     assert rows[0].high_j - rows[0].difference_j == pytest.approx(1.96 * 2**0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+def test_of_costs_that_both_have_only_the_difference_is_off(runs):
+    """By 5 % each: what has grown from 100 to 140 J is off by 2 J where costs are the same, else by 8.6."""
+
+    def one(energy_j, *costs):
+        return {"mm": Amount(energy_j, 0.0, True, energy_j, 0.05 * energy_j, frozenset(costs))}
+
+    found = {}
+    for name, costs in {"same": ["a"], "other": ["b"], "more": ["a", "b"]}.items():
+        [found[name]] = differences(["mm"], [one(100.0, "a")] * runs, [one(140.0, *costs)] * runs, 0.05)
+    halves = {name: (row.high_j - row.low_j) / 2 for name, row in found.items()}
+    assert halves["same"] / halves["other"] == pytest.approx(2 / np.hypot(5, 7))
+    assert halves["more"] == halves["other"]
+    assert found["same"].relative_low == pytest.approx(0.4)
+    assert found["other"].relative_low < 0.3
+    [itself] = differences(["mm"], [one(100.0, "a")] * runs, [one(100.0, "a")] * runs, 0.05)
+    assert (itself.low_j, itself.high_j, itself.verdict) == (0.0, 0.0, "no difference seen")
+
+
 def test_of_one_traced_step_the_whole_program_can_be_told(tmp_path):
     """Every step is metered, so how the program as a whole varies is known; how its modules do is not."""
     paths = [

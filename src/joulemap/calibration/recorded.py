@@ -181,6 +181,20 @@ def signatures(recording: Recording) -> list[Mapping[str, Any]]:
     return [] if table is None else list(table.to_pylist())
 
 
+def costs_by_name(recording: Recording) -> dict[str, frozenset[str]]:
+    """What operations with a name were called with, and what each cost; nothing where nobody has calibrated
+    it."""
+    content = recording.info.extra.get(CALIBRATION)
+    if content is None:
+        return {}
+    costs = {one.key: cost.energy_j for one, cost in Calibration.from_json(content).costs.items()}
+    found: dict[str, set[str]] = {}
+    for row in signatures(recording):
+        key = Operation.of(row).key
+        found.setdefault(row["name"], set()).add(f"{key} {costs.get(key)}")
+    return {name: frozenset(those) for name, those in found.items()}
+
+
 def values(recording: Recording, operations: Iterable[Operation]) -> dict[str, list[bytes]]:
     """What the tensors of some operations held, by the keys of those of which that is known."""
     table = recording.table(VALUES)

@@ -221,6 +221,7 @@ def _labels(paths: Sequence[Path], counts: Sequence[int]) -> list[str]:
 def _accounted(per_step: bool, rule: Rule, whole_fusions: bool, path: Path, number: int, total: int) -> Run:
     from joulemap.accounting.watching import part
     from joulemap.api import account, load
+    from joulemap.calibration.recorded import costs_by_name
     from joulemap.comparing.variant import Run
 
     recording = load(path, whole_fusions=whole_fusions)
@@ -228,4 +229,5 @@ def _accounted(per_step: bool, rule: Rule, whole_fusions: bool, path: Path, numb
     if per_step and not steps:
         raise InputError(f"{path} has no steps.", "Leave out --per step.")
     with part(number, total):
-        return Run(path.name, account(recording, rule), 0 if steps is None else len(steps))
+        footprint = account(recording, rule)
+    return Run(path.name, footprint, 0 if steps is None else len(steps), costs_by_name(recording))

@@ -100,13 +100,15 @@ def _label(path: Path, paths: Sequence[Path]) -> str:
 
 def _compared(runs: Sequence[tuple[str, Recording, Footprint]]) -> dict[str, Any]:
     """Each recording as a variant of its own, against the first."""
+    from joulemap.calibration.recorded import costs_by_name
     from joulemap.comparing.comparison import Question, compare, to_json
     from joulemap.comparing.variant import Run, Variant
 
     variants = []
     for name, recording, footprint in runs:
         steps = recording.steps()
-        variants.append(Variant(name, (Run(name, footprint, 0 if steps is None else len(steps)),)))
+        run = Run(name, footprint, 0 if steps is None else len(steps), costs_by_name(recording))
+        variants.append(Variant(name, (run,)))
     return to_json(compare(variants, Question()))
 
 

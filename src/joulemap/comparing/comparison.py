@@ -202,10 +202,10 @@ def _notes(base: Variant, variant: Variant, question: Question) -> list[str]:
     """What a reader must know before believing the verdicts."""
     said = []
     if len(base) == len(variant) == 1:
-        said.append(
-            "One recording each: intervals hold the spread over steps and what the meters resolve, not how "
-            "runs differ. Record each variant a few times."
-        )
+        costs = any(run.footprint.cost_rms_j.any() for one in (base, variant) for run in one.runs)
+        held = "the spread over steps and what the meters resolve" + ", and what costs are off by" * costs
+        more = "Record each variant a few times."
+        said.append(f"One recording each: intervals hold {held}, not how runs differ. {more}")
     elif min(len(base), len(variant)) == 1:
         said.append("One recording on one side: its runs are taken to differ as those of the other side do.")
     elif min(len(base), len(variant)) < 4:

@@ -1,5 +1,8 @@
 """What changed between two variants, name by name: the difference, its interval, and a verdict.
 
+Costs that both were shared by are off alike, so of these only the difference is off; other costs are each off
+by themselves.
+
 With repeats on both sides the interval is Welch's: what counts is how much runs differ. With repeats on one
 side, the other is taken to spread alike. With one recording each, only what is known within a recording is
 left, and the verdict says nothing about how runs differ.
@@ -126,12 +129,15 @@ def _verdict(difference_j: float, sure: bool, small: bool) -> Verdict:
 @dataclass(frozen=True, eq=False)
 class _Sample:
     """Energies and errors, a row for each name and a column for each recording; whether the errors are known,
-    and the mean that sharing by time alone gives. What a recording does not have, got nothing in it."""
+    the mean that sharing by time alone gives, how far off costs are on the mean, and which these are. What a
+    recording does not have, got nothing in it."""
 
     energy_j: Float64
     error_j: Float64
     known: NDArray[np.bool_]
     time_based_j: Float64
+    cost_j: Float64
+    costs: list[set[frozenset[str]]]
 
     @classmethod
     def of(cls, names: Sequence[str], runs: Sequence[dict[str, Amount]]) -> _Sample:
@@ -142,6 +148,8 @@ class _Sample:
             np.array([[amount.error_j for amount in row] for row in amounts]),
             np.array([all(amount.known for amount in row) for row in amounts]),
             np.array([np.mean([amount.time_based_j for amount in row]) for row in amounts]),
+            np.array([np.mean([amount.cost_j for amount in row]) for row in amounts]),
+            [{amount.costs for amount in row} for row in amounts],
         )
 
     @property
@@ -158,8 +166,16 @@ def _estimate(base: _Sample, variant: _Sample) -> _Estimate:
         squares, freedom = _between_runs(base.energy_j, variant.energy_j)
         known = np.ones(len(means[0]), bool)
     scale = [np.where(mean > 0, mean, np.nan) for mean in means]
-    log_error = np.sqrt(squares[0] / scale[0] ** 2 + squares[1] / scale[1] ** 2)
-    return _Estimate(*means, np.sqrt(squares[0] + squares[1]), log_error, freedom, known)
+    alike = np.array(
+        [one == other and len(one) == 1 for one, other in zip(base.costs, variant.costs, strict=True)]
+    )
+    off = [np.nan_to_num(one.cost_j / mean) for one, mean in zip((base, variant), scale, strict=True)]
+    alike_j = np.maximum(*off) * np.abs(means[1] - means[0])
+    cost_j = np.where(alike, alike_j, np.hypot(base.cost_j, variant.cost_j))
+    log_cost = np.where(alike, 0.0, np.hypot(*off))
+    log_error = np.sqrt(squares[0] / scale[0] ** 2 + squares[1] / scale[1] ** 2 + log_cost**2)
+    error_j = np.sqrt(squares[0] + squares[1] + cost_j**2)
+    return _Estimate(*means, error_j, log_error, freedom, known)
 
 
 def _between_runs(base: Float64, variant: Float64) -> tuple[tuple[Float64, Float64], Float64]:

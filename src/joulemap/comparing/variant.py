@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -14,6 +14,7 @@ from joulemap.accounting.student import NORMAL_975
 from joulemap.accounting.sums import sums_by
 from joulemap.accounting.uncertainty import EDGE_RMS, Blocks, intervals
 from joulemap.comparing.names import Rule, matched
+from joulemap.program import SEPARATOR
 from joulemap.traces import Float64, Steps
 
 By = Literal["module", "tensor", "op", "phase", "device"]
@@ -25,26 +26,35 @@ WHOLE = "whole program"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A recording, accounted, and how many steps it has."""
+    """A recording, accounted, how many steps it has, and the ``costs`` by which it was shared, by name."""
 
     name: str
     footprint: Footprint
     steps: int
+    costs: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
     """An energy in one recording, its standard error within that recording, whether that is known, and what
-    sharing by time alone gives."""
+    sharing by time alone gives. ``cost_j`` is how far off the ``costs`` may be that it was shared by."""
 
     energy_j: float
     error_j: float
     known: bool
     time_based_j: float
+    cost_j: float = 0.0
+    costs: frozenset[str] = frozenset()
 
     def per(self, count: int) -> Amount:
         """The same of one of ``count`` equal parts."""
-        return Amount(self.energy_j / count, self.error_j / count, self.known, self.time_based_j / count)
+        return replace(
+            self,
+            energy_j=self.energy_j / count,
+            error_j=self.error_j / count,
+            time_based_j=self.time_based_j / count,
+            cost_j=self.cost_j / count,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +75,10 @@ class Variant:
     def spelled_like(self, base: Variant, rules: Sequence[Rule]) -> Variant:
         """The same with the base's names for the same things."""
         words = dict(zip(self.names, matched(self.names, base.names, rules), strict=True))
-        runs = [replace(run, footprint=_renamed(run.footprint, words)) for run in self.runs]
+        runs = [
+            replace(run, footprint=_renamed(run.footprint, words), costs=_renamed_costs(run.costs, words))
+            for run in self.runs
+        ]
         return Variant(self.label, tuple(runs))
 
     def summarised(self) -> Variant:
@@ -96,8 +109,24 @@ def _renamed(footprint: Footprint, words: dict[str, str]) -> Footprint:
     return footprint.rollup(name, keep=("op", "phase", "device", "domain"))
 
 
+def _renamed_costs(costs: Mapping[str, frozenset[str]], words: dict[str, str]) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for name, those in costs.items():
+        word = words.get(name, name)
+        found[word] = found.get(word, frozenset()) | those
+    return found
+
+
 def _amounts(run: Run, by: By, per_step: bool) -> dict[str, Amount]:
-    footprint = run.footprint
+    """What each is, with how far off it is for its spread and for its costs."""
+    found = _each(run.footprint, by)
+    if run.footprint.cost_rms_j.any():
+        within = _each(_without_costs(run.footprint), by)
+        found = {name: _split(one, within[name], _costs_of(run, name, by)) for name, one in found.items()}
+    return {name: amount.per(run.steps) if per_step else amount for name, amount in found.items()}
+
+
+def _each(footprint: Footprint, by: By) -> dict[str, Amount]:
     found = {WHOLE: _whole(footprint)}
     for account in footprint.accounts:
         low, high = account.idle_interval_j(footprint.blocks)
@@ -114,7 +143,30 @@ def _amounts(run: Run, by: By, per_step: bool) -> dict[str, Amount]:
         columns = zip(rows.name, *(column.tolist() for column in numbers), strict=True)
         for name, energy, low, high, known, by_time_j in columns:
             found[name] = _amount(energy, low, high, known, by_time_j)
-    return {name: amount.per(run.steps) if per_step else amount for name, amount in found.items()}
+    return found
+
+
+def _without_costs(footprint: Footprint) -> Footprint:
+    """As if all costs were exact."""
+    accounts = tuple(replace(one, cost_rms_j=0.0) for one in footprint.accounts)
+    return replace(footprint, accounts=accounts, cost_rms_j=np.zeros(len(footprint)))
+
+
+def _split(both: Amount, within: Amount, costs: frozenset[str]) -> Amount:
+    """The error of costs apart from the others: squares add."""
+    cost_j = float(np.sqrt(max(both.error_j**2 - within.error_j**2, 0.0)))
+    return replace(within, cost_j=cost_j, costs=costs)
+
+
+def _costs_of(run: Run, name: str, by: By) -> frozenset[str]:
+    """Of a module with all in it, or of an operation; of what runs through the program, of all of it."""
+    inside = by in ("module", "tensor") and not name.endswith(" idle")
+    chosen = [
+        those
+        for one, those in run.costs.items()
+        if not inside or one == name or one.startswith(name + SEPARATOR)
+    ]
+    return frozenset().union(*chosen)
 
 
 def _amount(energy_j: float, low_j: float, high_j: float, known: bool, time_based_j: float) -> Amount:
