@@ -333,7 +333,7 @@ def test_operands_are_as_they_were(seen: dict[str, str]) -> None:
     gone = Operation("aten::no_such_thing", "[[4]]", "[[1]]", '["float"]', "[null]")
     with pytest.raises(NotRebuilt, match="no operation"):
         rebuilt(Call.of(gone.key), torch.device("cpu"))
-    strange = Operation("aten::mul", "[[4]]", "[[1]]", '["Generator"]', "[null]")
+    strange = Operation("aten::neg", "[[4]]", "[[1]]", '["Generator"]', "[null]")
     with pytest.raises(NotRebuilt, match="cannot be made up"):
         rebuilt(Call.of(strange.key), torch.device("cpu"))
 

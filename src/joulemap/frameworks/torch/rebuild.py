@@ -8,6 +8,7 @@ something else, such as the largest value of all instead of each row's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,17 +32,26 @@ _FACTOR = 1e-3
 
 def rebuilt(call: Call, device: Any) -> partial[Any]:
     """The call with operands of its own, made anew."""
-    arguments = made_up(call, device)
     problems = []
     for overload in _overloads(call):
         try:
-            positional, named = _as_declared(overload, arguments, _factor(call))
-            overload(*positional, **named)
-        except (RuntimeError, TypeError, IndexError, NotRebuilt) as error:
-            problems.append(in_a_line(error))
+            made = _made(overload, call, device)
+        except NotRebuilt as error:
+            problems.append(str(error))
             continue
-        return _beside(call, partial(overload, *positional, **named))
+        return _beside(call, made)
     raise NotRebuilt(problems[0] if problems else f"torch has no {call.op} that takes what it was given")
+
+
+def _made(overload: Any, call: Call, device: Any) -> partial[Any]:
+    """The call of one overload, which has been tried. No memory for operands is another error."""
+    _all_recorded(overload, call)
+    positional, named = _as_declared(overload, made_up(_of(overload, call), device), _factor(call))
+    try:
+        overload(*positional, **named)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise NotRebuilt(in_a_line(error)) from error
+    return partial(overload, *positional, **named)
 
 
 def _factor(call: Call) -> float:
@@ -105,23 +115,36 @@ def _takes(declared: str, kind: Any, value: Any) -> bool:
     return "Tensor" in declared and "List[" not in declared if kind in TYPES else True
 
 
+def _of(overload: Any, call: Call) -> Call:
+    """The call, with what an overload calls its arguments; not those that it writes its results into."""
+    return replace(call, names=[one.name for one in overload._schema.arguments if not one.is_out])
+
+
+def _all_recorded(overload: Any, call: Call) -> None:
+    """Words and tensors in a list with gaps are not."""
+    for place, declared in enumerate(overload._schema.arguments[: len(call.types)]):
+        kind, name = str(declared.type), declared.name
+        if call.at(call.scalars, place, None) is not None:
+            continue
+        if "str" in kind and not declared.has_default_value():
+            raise NotRebuilt(f"its {name} is a word, which torch does not record")
+        if kind == "List[Optional[Tensor]]" and call.types[place] == "":
+            raise NotRebuilt(f"torch does not record its {name}, which are tensors in a list")
+
+
 def _as_declared(overload: Any, arguments: Sequence[Any], factor: float) -> tuple[list[Any], dict[str, Any]]:
     """Arguments by position, and those that are by name only. What was not given has its default, and numbers
-    of a list that torch did not record are ``factor``. Words it never records."""
+    of a list that torch did not record are ``factor``."""
     positional, named = [], {}
     for declared, given in zip(overload._schema.arguments, arguments, strict=False):
         kind = str(declared.type)
         if "str" in kind and given is None:
-            if not declared.has_default_value():
-                raise NotRebuilt(f"its {declared.name} is a word, which torch does not record")
             given = declared.default_value
-        if kind == "List[Optional[Tensor]]" and given is None:
-            raise NotRebuilt(f"torch does not record its {declared.name}, which are tensors in a list")
         value: Any = [factor] * len(arguments[0]) if given is None and kind == "List[number]" else given
         if declared.name in _POSITIVE and value is not None:
             value = [one.abs() for one in value]
-        if declared.kwarg_only:
-            named[declared.name] = value
-        else:
+        if not declared.kwarg_only:
             positional.append(value)
-    return positional, {name: value for name, value in named.items() if value is not None}
+        elif value is not None:
+            named[declared.name] = value
+    return positional, named
