@@ -190,3 +190,43 @@ def test_what_is_asked_for_chances_has_some() -> None:
     loss = called(lambda: F.binary_cross_entropy(X.sigmoid(), Y.sigmoid()))
     [key] = [key for name, key in loss if name == "aten::binary_cross_entropy"]
     assert bool(rebuilt(Call.of(key), CPU)().isfinite())
+
+
+def test_a_long_list_of_numbers_that_torch_did_not_record_is_a_reason() -> None:
+    found = called(lambda: X.split([2] * 64, 1))
+    [key] = [key for name, key in found if name == "aten::split_with_sizes"]
+    with pytest.raises(NotRebuilt, match="its split_sizes were not recorded: torch records lists of numbers"):
+        rebuilt(Call.of(key), CPU)
+
+
+def test_random_numbers_are_drawn_without_the_generator_of_the_program() -> None:
+    mine = torch.Generator()
+    program = {
+        "randn": lambda: torch.randn(8, 9, generator=mine),
+        "rand": lambda: torch.rand(8, 9, generator=mine),
+        "randint": lambda: torch.randint(0, 4, (8, 9), generator=mine),
+        "randperm": lambda: torch.randperm(9, generator=mine),
+        "normal": lambda: torch.normal(0.0, 1.0, (8, 9), generator=mine),
+        "bernoulli": lambda: X.sigmoid().bernoulli(generator=mine),
+        "multinomial": lambda: X.abs().multinomial(3, generator=mine),
+    }
+    for op, run in program.items():
+        keys = [key for name, key in called(run) if name == f"aten::{op}"]
+        assert keys
+        assert all(rebuilt(Call.of(key), CPU)().numel() >= 9 for key in keys)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AddmmBackward0",
+        "CompiledFunctionBackward",
+        "AccumulateGrad",
+        "torch::autograd::AccumulateGrad",
+        "autograd::engine::evaluate_function: MmBackward0",
+    ],
+)
+def test_a_node_of_autograd_is_said_to_be_one(name: str) -> None:
+    one = Operation(name, "[[4]]", "[[1]]", '["float"]', "[null]")
+    with pytest.raises(NotRebuilt, match=r"is a node of autograd, whose parts are replayed by themselves$"):
+        rebuilt(Call.of(one.key), CPU)

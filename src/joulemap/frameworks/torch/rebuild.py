@@ -7,12 +7,14 @@ something else, such as the largest value of all instead of each row's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch.call import OWN, Call, NotRebuilt, in_a_line
+from joulemap.frameworks.torch.fitting import LENGTHS
 from joulemap.frameworks.torch.inputs import LIST, TYPES
 from joulemap.frameworks.torch.operands import KEEPS_ITS_VALUES, made_up
 from joulemap.frameworks.torch.rotation import copied
@@ -26,6 +28,13 @@ _SETTLES = (
     *("exp_", "expm1_", "log_", "log1p_", "log2_", "sqrt_", "rsqrt_", "square_", "pow_", "reciprocal_"),
 )
 """In place, over and over, these run into zero, one or infinity: they write beside what they are given."""
+_LISTS = ("List[int]", "List[float]", "List[bool]")
+"""These are None only where they were not recorded."""
+_NODE = re.compile(
+    r"(autograd::engine::|torch::autograd::).*|[A-Z]\w*Backward\d*"
+    r"|AccumulateGrad|CopyBackwards|CopySlices|GraphRoot"
+)
+"""What autograd calls its nodes."""
 _FACTOR = 1e-3
 """A learning rate, where torch did not say which: before 2.13 it does not record lists of scalars."""
 
@@ -83,6 +92,8 @@ def _overloads(call: Call) -> list[Any]:
     import torch
 
     space, _, name = call.op.rpartition("::")
+    if _NODE.fullmatch(call.op):
+        raise NotRebuilt(f"{call.op} is a node of autograd, whose parts are replayed by themselves")
     if space.startswith(_AMONG_OTHERS):
         raise NotRebuilt(f"{call.op} is what several processes do together")
     try:
@@ -121,7 +132,7 @@ def _of(overload: Any, call: Call) -> Call:
 
 
 def _all_recorded(overload: Any, call: Call) -> None:
-    """Words and tensors in a list with gaps are not."""
+    """Words, tensors in a list with gaps and long lists of numbers are not."""
     for place, declared in enumerate(overload._schema.arguments[: len(call.types)]):
         kind, name = str(declared.type), declared.name
         if call.at(call.scalars, place, None) is not None:
@@ -130,6 +141,9 @@ def _all_recorded(overload: Any, call: Call) -> None:
             raise NotRebuilt(f"its {name} is a word, which torch does not record")
         if kind == "List[Optional[Tensor]]" and call.types[place] == "":
             raise NotRebuilt(f"torch does not record its {name}, which are tensors in a list")
+        if kind in _LISTS and name not in LENGTHS:
+            why = "torch records lists of numbers only up to 30, and before 2.13 none"
+            raise NotRebuilt(f"its {name} were not recorded: {why}")
 
 
 def _as_declared(overload: Any, arguments: Sequence[Any], factor: float) -> tuple[list[Any], dict[str, Any]]:
@@ -145,6 +159,6 @@ def _as_declared(overload: Any, arguments: Sequence[Any], factor: float) -> tupl
             value = [one.abs() for one in value]
         if not declared.kwarg_only:
             positional.append(value)
-        elif value is not None:
+        elif value is not None or not declared.has_default_value():
             named[declared.name] = value
     return positional, named
