@@ -186,6 +186,17 @@ def test_whole_numbers_that_are_ordered_or_divided_are_many() -> None:
     assert int(rebuilt(Call.of(key), CPU).args[1].min()) > 0
 
 
+@pytest.mark.parametrize("exponent", [0.5, 0.75, -0.5, 2.5, 2, 3.0])
+def test_broken_powers_are_of_what_has_some(exponent: float) -> None:
+    """Of what is below zero they are no numbers, which are many times as slow on a CPU."""
+    key = Operation(
+        "pow", "[[64, 128], []]", "[[128, 1], []]", '["float", "Scalar"]', f"[null, {exponent}]"
+    ).key
+    replay = rebuilt(Call.of(key), CPU)
+    assert replay().isfinite().all()
+    assert (replay.args[0] < 0).any() == (exponent in (2, 3.0))
+
+
 def test_what_is_asked_for_chances_has_some() -> None:
     loss = called(lambda: F.binary_cross_entropy(X.sigmoid(), Y.sigmoid()))
     [key] = [key for name, key in loss if name == "aten::binary_cross_entropy"]

@@ -133,7 +133,7 @@ def test_what_cannot_be_told_from_nothing_has_no_cost_and_spoils_no_other():
     found = understood(lines, power, "GPU:0")
     assert set(found.costs) == {mm}
     assert found.costs[mm].half_j < 0.025 * found.costs[mm].energy_j
-    assert found.skipped[rest].startswith("Too small for this meter: 0 J")
+    assert found.skipped[rest].startswith("Its replays differ too much: 0 J")
     assert "did not update" in found.skipped[gone]
     assert found.skipped[odd] == "odd"
     assert found.idle_w == pytest.approx(5)
@@ -382,11 +382,11 @@ def test_costs_of_an_estimate_go_with_what_it_takes_a_core_to_draw(
 
 def test_why_nothing_is_calibrated_is_said_by_what_most_have():
     some = [Operation.of(called(op, [8])) for op in ("mm", "add", "mul", "mine::relu")]
-    small = [f"Too small for this meter: {joules} J." for joules in (0, 1, 2)]
+    small = [f"Its replays differ too much: {joules} J." for joules in (0, 1, 2)]
     whys = [*small, "torch has no operation mine::relu here: it is the program's own"]
     path = Path("r.joulemap")
     error = nothing_found(Calibration("CPU", 1.0, {}, dict(zip(some, whys, strict=True))), path)
-    assert error.message == "None of 4 operations has a cost, 3 of them for this: Too small for this meter."
+    assert error.message == "None of 4 operations has a cost, 3 of them for this: Its replays differ too much."
     assert "longer --budget: joulemap calibrate r.joulemap" in error.hint
     error = nothing_found(Calibration("CPU", 1.0, {}, {some[-1]: whys[-1]}), path)
     assert "1 of them for this: torch has no operation mine::relu here" in error.message

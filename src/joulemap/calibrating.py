@@ -41,7 +41,7 @@ _AS_CALLED, _AT_CLOCKS, _WITH_VALUES = " as called", " at both clocks", " with v
 """Costs that were kept before replays were of the overload that was called are not found any more, nor those
 of GPUs before each had its own law of clocks; and where a recording has what operands held, those of made-up
 values, or of others, are not."""
-_TOO_SMALL, _NO_UPDATE = "Too small for this meter", "The meter did not update while it ran."
+_UNCLEAR, _NO_UPDATE = "Its replays differ too much", "The meter did not update while it ran."
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
 
@@ -188,16 +188,16 @@ def _eased(line: Mapping[str, Any]) -> Eased:
 def _unclear(cost: Cost | None) -> str:
     if cost is None:
         return _NO_UPDATE
-    return f"{_TOO_SMALL}: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
+    return f"{_UNCLEAR}: {fmt_pm(cost.energy_j, 'J', cost.half_j)}."
 
 
 def nothing_found(found: Calibration, path: Path) -> InputError:
     """Why no operation has a cost, by the reason that most of them have, and what to do."""
-    reasons = Counter(_TOO_SMALL if why.startswith(_TOO_SMALL) else why for why in found.skipped.values())
+    reasons = Counter(_UNCLEAR if why.startswith(_UNCLEAR) else why for why in found.skipped.values())
     if not reasons:
         return InputError("No operation was replayed.", f"joulemap calibrate {path} tries again.")
     [(why, many)] = reasons.most_common(1)
-    if why in (_TOO_SMALL, _NO_UPDATE):
+    if why in (_UNCLEAR, _NO_UPDATE):
         hint = f"Try again while nothing else runs, with a longer --budget: joulemap calibrate {path}"
     else:
         hint = f"joulemap calibrate {path} says why of each."

@@ -19,7 +19,8 @@ from joulemap.frameworks.torch.rotation import counted, tensors_in
 KEEPS_ITS_VALUES = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
 """In place, over and over, these would run into zero or infinity, which draw less: they are given ones for
 their factors, be these numbers or tensors."""
-_ROOTS = ("sqrt", "rsqrt", "log")
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "poisson")
+"""Of numbers below zero these are none, which takes longer and draws less; so are broken powers."""
 _CHANCES = (
     *("bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward"),
     *("fractional_max_pool2d", "fractional_max_pool3d"),
@@ -134,6 +135,11 @@ def _tensor(
         memory.random_(int(name in _DIVIDE), _NUMBERS)
     if dtype.is_floating_point and name in _CHANCES:
         memory.uniform_()
-    elif dtype.is_floating_point and name.rpartition("_")[2] in _ROOTS:
+    elif dtype.is_floating_point and _is_root(call, name.rpartition("_")[2]):
         memory.abs_()
     return memory.view(tuple(shape)) if stride is None else memory.as_strided(shape, stride)
+
+
+def _is_root(call: Call, name: str) -> bool:
+    broken = any(isinstance(one, float) and not one.is_integer() for one in call.scalars)
+    return name in _ROOTS or (name == "pow" and broken)
