@@ -11,9 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from joulemap.frameworks.torch.adapter import TorchAdapter
+from joulemap.frameworks.torch.given import given as numbers_given
 from joulemap.frameworks.torch.kinds import MOST, TOO_MANY, InferenceKinds
+from joulemap.recorder.steps import StepClock
 from tests.tensorflow_live import Heard as Listener
 from tests.torch_live import attached
+from tests.torch_recorded import Silent, recording
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
@@ -124,18 +127,60 @@ def test_what_a_loader_gives_is_of_one_kind_whatever_its_size(tmp_path: Path) ->
         assert heard.steps[-1] == "inference (99 numbers)"
 
 
+PROMPT, WORD = torch.ones(2, 100), torch.ones(2, 1)
+WAYS = [
+    ((), {}),
+    ((None,), {}),
+    (([PROMPT],), {}),
+    ((PROMPT,), {}),
+    ((WORD,), {}),
+    ((PROMPT, WORD), {}),
+    ((WORD, PROMPT), {}),
+    ((None, WORD), {}),
+    ((None, PROMPT), {"words": WORD}),
+    ((), {"words": None, "embedded": PROMPT}),
+    ((), {"words": WORD, "embedded": None}),
+    ((), {"embedded": PROMPT, "words": WORD}),
+    ((), {"words": WORD, "embedded": PROMPT}),
+]
+
+
+@pytest.mark.parametrize("kind", [StepClock, Silent])
+@settings(max_examples=100, deadline=None)
+@hypothesis.given(ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=20))
+def test_a_call_that_is_noted_is_of_its_own_kind(kind: type[StepClock], ways: list[Any]) -> None:
+    """Its first tensor counts, wherever the last call's was."""
+    model, kinds = Reads(), InferenceKinds()
+    with recording(kind) as (_, written), torch.no_grad():
+        for args, kwargs in ways:
+            model(*args, **kwargs)
+        found = [label for label, _ in written()]
+    assert found == [kinds.label(model, numbers_given(args, kwargs)) for args, kwargs in ways]
+
+
+def test_a_prompt_that_comes_by_another_name_than_tokens_is_another_kind() -> None:
+    model = Reads()
+    for kind in (StepClock, Silent):
+        with recording(kind) as (_, written), torch.no_grad():
+            for _ in range(3):
+                model(words=None, embedded=PROMPT)
+                model(words=WORD, embedded=None)
+                model(words=WORD, embedded=None)
+            assert written() == [("inference", 0), *[("inference (2 numbers)", 0)] * 2] * 3
+
+
 class Reads(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> None:
         pass
 
 
 @settings(max_examples=200, deadline=None)
-@hypothesis.given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30))
+@hypothesis.given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30))
 def test_calls_that_are_taken_for_alike_are_of_one_kind(sizes: list[int]) -> None:
     kinds, model = InferenceKinds(), torch.nn.ReLU()
     for numbers in sizes:
         label = kinds.label(model, numbers)
-        least, most = kinds.between(model, numbers)
+        least, most = kinds.between(label, numbers)
         assert least <= numbers <= most
         for other in (*sizes, *range(1, 2000, 7), int(least), int(most)):
             if least <= other <= most:

@@ -49,6 +49,16 @@ def test_a_call_like_the_last_one_is_noted_by_the_function_itself() -> None:
         assert written() == [("inference", 0)] * 6 + [("inference 2", 0)]
 
 
+@pytest.mark.parametrize("x", [None, [torch.ones(2)]])
+def test_a_call_without_a_tensor_is_like_another_one_without(x: Any) -> None:
+    with recording(StepClock) as (program, _), torch.no_grad():
+        model, lane, lengths = torch.nn.Identity(), program.adapter._finder.quick, []
+        for given_then in (x, x, x, torch.ones(2), x):
+            model(given_then)
+            lengths.append(len(lane.times))
+        assert lengths == [0, 1, 2, 2, 2]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 3)), max_size=6))
 def test_steps_in_a_lane_are_those_that_would_have_been_found(runs: list[tuple[str, int]]) -> None:
@@ -399,10 +409,12 @@ def test_nothing_holds_what_a_call_is_given_any_longer() -> None:
             seen.append(sys.getrefcount(x))
 
     model, x = Counts().eval(), torch.ones(2)
-    with torch.no_grad():
-        model(x)
-        for kind in (StepClock, Silent):
-            with recording(kind):
-                for _ in range(3):
-                    model(x)
-    assert len(set(seen)) == 1
+    for call in (lambda: model(x), lambda: model(x=x)):
+        seen.clear()
+        with torch.no_grad():
+            call()
+            for kind in (StepClock, Silent):
+                with recording(kind):
+                    for _ in range(3):
+                        call()
+        assert len(set(seen)) == 1

@@ -42,7 +42,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         self.meanwhile()
-        return self.inner(x)
+        return self.inner(x[0] if isinstance(x, list) else x)
 
 
 class Program:
@@ -111,6 +111,7 @@ class Program:
             "infers": self.infers,
             "infers with the other": lambda: self.infers(self.other),
             "infers with much more": lambda: self.infers(x=self.more),
+            "infers with what is in a list": lambda: self.infers(x=[self.more]),
             "fails": self.fails,
             "trains": self.trains,
             "has gradients on": lambda: self.one(self.x),

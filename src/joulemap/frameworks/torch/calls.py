@@ -174,6 +174,7 @@ class Calls:
         watch, thread, attempt = self._watch, self._thread, aside(self._watch)
         finder, quick, in_session = self._finder, self._finder.quick, self._beginning_in_session()
         unseen(Quick.fits)
+        unseen(given)
 
         def begins(module: Any, args: Any, kwargs: Any) -> _Call | None:
             if not watch.on:
@@ -272,12 +273,12 @@ class Calls:
         may_learn = gradients and bool(module.training)
         self._learns = self._learns or (may_learn and any_optimizer())
         evaluates = not gradients and getattr(module, "training", True) is False
-        taken = given(args, kwargs)
-        self._finder.call_begins(may_learn and self._learns, module, evaluates, taken.numbers)
+        numbers = given(args, kwargs)
+        self._finder.call_begins(may_learn and self._learns, module, evaluates, numbers)
         if not self._tracing:
             self._captures = self._finder.quick.captures = gpus.quick_captures()
             if not gradients:
-                self._finder.expect_inference(module, taken)
+                self._finder.expect_inference(module, numbers)
 
     def _is_hidden(self) -> bool:
         """Whether a call that seems to be outermost is inside of one that began while another thread's hid

@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from joulemap.frameworks.torch.aside import unseen
 from joulemap.frameworks.watch import from_a_signal
 
-Where = tuple[int, str]
-"""The place of an argument, or beyond all places its name."""
 Between = tuple[float, float]
-NOWHERE: Where = (sys.maxsize, "")
 ANY: Between = (0.0, float("inf"))
-NONE = 1
-"""What a call counts as that is given no tensor, or one that must not be asked."""
+ABSENT, FEWEST = 0, 1
+"""Where no tensor is given, and where one is that is empty or must not be asked."""
 
 
-class Given(NamedTuple):
-    """How many ``numbers`` are in the first tensor that a call is given, and ``where`` that is."""
-
-    where: Where
-    numbers: int
-
-
-def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
-    """What a module is called with. Tensors inside of lists and dicts do not count, nor do classes of the
-    program's own."""
+def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many numbers are in the first tensor that a module is called with. Tensors inside of lists and
+    dicts do not count, nor do classes of the program's own."""
     tensor, *_ = _known()
-    for place, one in enumerate(args):
+    for one in (*args, *kwargs.values()):
         if type(one) is tensor:
-            return Given((place, ""), count(one))
-    for name, one in kwargs.items():
-        if type(one) is tensor:
-            return Given((sys.maxsize, name), count(one))
-    return Given(NOWHERE, NONE)
+            return count(one)
+    return ABSENT
 
 
 def count(one: Any) -> int:
     """How many numbers are in it, if it is a tensor. While a call is traced into a graph, to ask would be a
     part of that; modes of the program's own hear nothing of it."""
     tensor, traces, unheard = _known()
-    if type(one) is not tensor or traces() is not None:
-        return NONE
+    if type(one) is not tensor:
+        return ABSENT
+    if traces() is not None:
+        return FEWEST
     try:
         with unheard():
             found = one.numel()
     except Exception as error:
         if from_a_signal(error):
             raise
-        return NONE
-    return max(found, NONE) if type(found) is int else NONE  # a symbol, to compare which would bind it
+        return FEWEST
+    return max(found, FEWEST) if type(found) is int else FEWEST  # a symbol, to compare which would bind it
 
 
 @cache
@@ -70,7 +58,6 @@ def counting() -> dict[str, Any]:
 
     return {
         "kind": type,
-        "length": len,
         "whole": int,
         "tensor": Tensor,
         "numbers": Tensor.numel,

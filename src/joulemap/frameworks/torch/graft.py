@@ -21,7 +21,7 @@ _BEGINS, _ENDS = "joulemap: a call begins", "joulemap: a call ends"
 _KNOWS_BOTH = f"_quick = {'joulemap: quick'!r}"
 _PARTS = (
     *("now", "note", "identity", "thread", "grad", "profiled", "differentiates", "ends_in_full"),
-    *("kind", "length", "whole", "tensor", "numbers", "count", "modes", "traces"),
+    *("kind", "whole", "tensor", "numbers", "count", "modes", "traces"),
 )
 _NOTES_ITS_END = """
 _quick.open = None
@@ -48,23 +48,7 @@ if (
     and not (_quick.learns and (not self.training or _differentiates() != -1))
     and not _profiled()
     and not _quick.captures()
-    and (
-        _quick.learns
-        or _kind(
-            _given := (
-                _numbers
-                if _kind(_one := args[_at] if _length(args) > (_at := _quick.at) else kwargs.get(_quick.key))
-                is _tensor
-                and not _modes()
-                and _traces() is None
-                else _count
-            )(_one)
-        )
-        is _whole
-        and _quick.least <= _given <= _quick.most
-    )
 ):
-    _one = None
     _open = _quick.open or (_began, _me, _quick.label)
     if _quick.learns:
         try:
@@ -77,20 +61,28 @@ if (
         finally:
             _quick.function.__code__ = _quick.heard
             _quick.inside = 0
-    try:
-        _quick.function.__code__ = _quick.own
-        _quick.inside = _me
-        _quick.open = _open
-        BODY_THAT_NOTES_ITS_END
-        {indent(_NOTES_ITS_END, " " * 8).strip()}
-        return
-    except BaseException:
-        _quick.function.__code__ = _quick.heard
-        _quick.inside = 0
-        _quick.open = None
-        if _quick.taken is _open:
-            _ends_in_full(_open, True)
-        raise
+    _one = args[0] if args else None
+    if _kind(_one) is not _tensor:
+        for _one in [*args, *kwargs.values()]:
+            if _kind(_one) is _tensor:
+                break
+    _given = (_numbers if _kind(_one) is _tensor and not _modes() and _traces() is None else _count)(_one)
+    if _kind(_given) is _whole and _quick.least <= _given <= _quick.most:
+        _one = None
+        try:
+            _quick.function.__code__ = _quick.own
+            _quick.inside = _me
+            _quick.open = _open
+            BODY_THAT_NOTES_ITS_END
+            {indent(_NOTES_ITS_END, " " * 12).strip()}
+            return
+        except BaseException:
+            _quick.function.__code__ = _quick.heard
+            _quick.inside = 0
+            _quick.open = None
+            if _quick.taken is _open:
+                _ends_in_full(_open, True)
+            raise
 """
 _AROUND = f"""
 _one = None

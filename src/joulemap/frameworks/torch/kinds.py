@@ -8,9 +8,9 @@ from collections.abc import Callable
 from math import log
 from typing import Any, NamedTuple
 
-from joulemap.frameworks.torch.given import NONE, Between
+from joulemap.frameworks.torch.given import ABSENT, FEWEST, Between
 from joulemap.frameworks.watch import from_a_signal
-from joulemap.program import sized
+from joulemap.program import sized, unsized
 
 INFERENCE, TRAIN = "inference", "train"
 MOST = 8
@@ -50,20 +50,23 @@ class InferenceKinds:
         label = self._of_model(module)
         if numbers is None:
             return label
+        numbers = max(numbers, FEWEST)
         sizes = self._sizes.setdefault(label, [numbers])
         if not _near(_its(sizes, numbers), numbers) and len(sizes) <= MOST:
             sizes.append(numbers)
         size = _its(sizes, numbers)
         return label if size == sizes[0] else sized(label, size)
 
-    def between(self, module: Any, numbers: int) -> Between:
-        """How many numbers other calls may have that are of the same kind as one with so many."""
-        sizes = self._sizes[self._of_model(module)]
+    def between(self, label: str, numbers: int) -> Between:
+        """How many numbers other calls may have that are of this kind, as one with so many is."""
+        if numbers == ABSENT:
+            return ABSENT, ABSENT
+        sizes = self._sizes[unsized(label)]
         size = _its(sizes, numbers)
         if not _near(size, numbers):
             return numbers, numbers
         earlier = sizes[: sizes.index(size)]
-        least = max([FAR * one + 1 for one in earlier if one < size], default=NONE)
+        least = max([FAR * one + 1 for one in earlier if one < size], default=FEWEST)
         most = min([-(-one // FAR) - 1 for one in earlier if one > size], default=FAR * size)
         return max(least, -(-size // FAR)), min(most, FAR * size)
 

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from joulemap.frameworks.adapter import Begun, Lane
-from joulemap.frameworks.torch.given import ANY, NOWHERE, Between, Where, count
+from joulemap.frameworks.torch.given import ANY, Between, given
 
 Fed = tuple[Callable[[], Any], int | None]
 """A weak reference to what loads batches, and the ``id`` of the data."""
@@ -27,22 +27,20 @@ class Quick(Lane):
     that is not in the function itself, since the processor's caches have nothing of ours when it comes.
 
     ``module`` is the ``id`` of the one whose calls are like the last one, 0 where there is none. A step of
-    inference is one call, with a tensor of between ``least`` and ``most`` numbers, ``at`` a place among its
-    arguments or by a ``key``; where it ``learns``, one of training begins with it, or with the next batch of
-    what it was ``fed`` by, which is ``pending`` until the call then. The next step of the same ``optimizer``
-    ends it. ``inside`` is the thread that is in such a call. Meanwhile the ``function`` has torch's ``own``
-    code, else the one in which it is ``heard``. To change that is no call, in which a signal's handler might
-    raise: it is changed back whatever happens. The same is true of ``threads``, of calls in full."""
+    inference is one call, whose first tensor has between ``least`` and ``most`` numbers; where it ``learns``,
+    one of training begins with it, or with the next batch of what it was ``fed`` by, which is ``pending``
+    until the call then. The next step of the same ``optimizer`` ends it. ``inside`` is the thread that is in
+    such a call. Meanwhile the ``function`` has torch's ``own`` code, else the one in which it is ``heard``.
+    To change that is no call, in which a signal's handler might raise: it is changed back whatever happens.
+    The same is true of ``threads``, of calls in full."""
 
     __slots__ = (
-        "at",
         "captures",
         "ends_in_full",
         "fed",
         "function",
         "heard",
         "inside",
-        "key",
         "learns",
         "least",
         "module",
@@ -62,7 +60,6 @@ class Quick(Lane):
         super().__init__(label)
         self.module = self.inside = 0
         self.learns = False
-        self.at, self.key = NOWHERE
         self.least, self.most = ANY
         self.optimizer: Callable[[], Any] = bool
         self.fed: Fed = bool, None
@@ -81,24 +78,21 @@ class Quick(Lane):
         label: str,
         optimizer: Callable[[], Any] | None = None,
         fed: Fed = (bool, None),
-        where: Where = NOWHERE,
         between: Between = ANY,
     ) -> None:
         """The next call of this module, by this thread, is like the last one; with a weak reference to the
-        ``optimizer``, that of a step of training, and what it was fed by; else with ``where`` the argument is
-        that tells how much it was given, and what it must be ``between``."""
+        ``optimizer``, that of a step of training, and what it was fed by; else given as many numbers as are
+        ``between`` these."""
         if label != self.label:
             self.until_ns = 0  # something may come of the first one
         self.label, self.learns, self.optimizer = label, optimizer is not None, optimizer or bool
         self.fed = fed
-        (self.at, self.key), (self.least, self.most) = where, between
+        self.least, self.most = between
         self.module, self.thread = id(module), get_ident()
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call is given about as much as the last one."""
-        at = self.at
-        one = args[at] if len(args) > at else kwargs.get(self.key)
-        return self.least <= count(one) <= self.most
+        return self.least <= given(args, kwargs) <= self.most
 
     def let_go(self) -> None:
         """Nothing is noted any more."""

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
-from joulemap.frameworks.torch.given import NONE, Given
+from joulemap.frameworks.torch.given import ABSENT
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
     TOO_MANY,
@@ -103,7 +103,7 @@ class StepFinder:
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
-    def call_begins(self, learns: bool, module: Any, evaluates: bool = False, numbers: int = NONE) -> None:
+    def call_begins(self, learns: bool, module: Any, evaluates: bool = False, numbers: int = ABSENT) -> None:
         """An outermost module is called with so many ``numbers``; ``learns`` says that a backward pass may
         follow, ``evaluates`` that none can, since the module is in evaluation mode and gradients are off."""
         thread = self._here()
@@ -158,14 +158,14 @@ class StepFinder:
         if self._thread.state == INFERENCE:
             self._close(self._thread.inference, done=False)
 
-    def expect_inference(self, module: Any, taken: Given) -> None:
+    def expect_inference(self, module: Any, numbers: int) -> None:
         """The step that has begun with its call may be followed by others like it, given about as much."""
+        label = self._thread.inference
         if self._thread.state != INFERENCE or self._fed_by is not None:
             return
         self.alike, self.learns = id(module), False
-        self.notes, self._noted = self._notes_inference, self._thread.inference
-        between = self._kinds.between(module, taken.numbers)
-        self.quick.expect(module, self._noted, where=taken.where, between=between)
+        self.notes, self._noted = self._notes_inference, label
+        self.quick.expect(module, label, between=self._kinds.between(label, numbers))
 
     def expect_nothing(self) -> None:
         """What comes next may be anything."""
