@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -114,17 +115,60 @@ def test_far_more_than_before_is_another_kind(tmp_path: Path) -> None:
 
 
 def test_what_a_loader_gives_is_of_one_kind_whatever_its_size(tmp_path: Path) -> None:
-    """The step begins when nothing is known of it yet; and the last batch is often a small one."""
+    """The step begins when nothing is known of it yet; and the last batch is often a small one. Other calls
+    are of its kind if they are as large as the first."""
     model, data = torch.nn.Linear(3, 3), torch.ones(100, 3)
     with attached(tmp_path) as (_, heard), torch.no_grad():
-        for _ in range(3):
-            for batch in torch.utils.data.DataLoader(data, batch_size=33):
+        for size in (33, 1, 100):
+            for batch in torch.utils.data.DataLoader(data, batch_size=size):
                 model(batch)
-        assert heard.steps == ["inference"] * 12
-        model(data[:1])
-        assert heard.steps[-1] == "inference"
+        assert heard.steps == ["inference"] * (4 + 100 + 1)
         model(data[:33])
-        assert heard.steps[-1] == "inference (99 numbers)"
+        assert heard.steps[-1] == "inference"
+        model(data[:1])
+        assert heard.steps[-1] == "inference (3 numbers)"
+
+
+@pytest.mark.parametrize("kind", [StepClock, Silent])
+def test_prompts_from_a_loader_are_another_kind_than_tokens(kind: type[StepClock]) -> None:
+    model, token = Reads(), torch.ones(1, 1)
+    prompts = torch.utils.data.DataLoader(torch.ones(4, 50))
+    with recording(kind) as (_, written), torch.no_grad():
+        for prompt in prompts:
+            for read in (prompt, token, token, token):
+                model(read)
+        assert written() == [("inference", 0), *[("inference (1 numbers)", 0)] * 3] * 4
+
+
+def test_what_a_loader_gives_may_be_far_more_than_the_first_call_had(tmp_path: Path) -> None:
+    """Which warms the model up."""
+    model, token = Reads(), torch.ones(1, 1)
+    with attached(tmp_path) as (_, heard), torch.no_grad():
+        model(token)
+        for prompt in torch.utils.data.DataLoader(torch.ones(5, 50), batch_size=2):
+            model(prompt)
+            model(token)
+        assert heard.steps == ["inference", *["inference (100 numbers)", "inference"] * 3]
+
+
+def test_what_a_loader_gives_says_nothing_of_what_other_threads_call(tmp_path: Path) -> None:
+    class Meanwhile(Listener):
+        """Another thread calls another model while a step begins."""
+
+        def begin(self, label: str) -> None:
+            super().begin(label)
+            thread = threading.Thread(target=other, args=(torch.ones(2),))
+            thread.start()
+            thread.join()
+
+    model, other, listener = Reads(), torch.nn.Identity(), Meanwhile()
+    with attached(tmp_path) as (adapter, _), torch.no_grad():
+        adapter._watch.steps = listener
+        for _ in range(2):
+            for batch in torch.utils.data.DataLoader(torch.ones(2, 3)):
+                model(batch)
+                assert adapter._finder.quick.module == 0  # nothing is expected of the next batch
+        assert listener.steps == ["inference"] * 4
 
 
 PROMPT, WORD = torch.ones(2, 100), torch.ones(2, 1)

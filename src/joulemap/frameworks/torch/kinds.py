@@ -33,24 +33,25 @@ def is_inference(label: str) -> bool:
 class InferenceKinds:
     """``inference`` for the first model, ``inference 2`` for the next. Models of one class that are as large
     are of one kind: the layers that a program calls by itself, or one that is made anew for every call. Where
-    a model is given far more or far less than at first, that is ``inference (4 numbers)``."""
+    a model is given far more or far less than at first, that is ``inference (4 numbers)``. What loaders give
+    it is of one kind, by the size of the first."""
 
     def __init__(self) -> None:
         self._labels: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._kinds: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, list[int]] = {}
+        self._fed: dict[str, int] = {}
 
     @property
     def too_many(self) -> bool:
         """Whether the last kind is of several models."""
         return len(self._kinds) > MOST
 
-    def label(self, module: Any, numbers: int | None = None) -> str:
-        """Of a step that is a call of this module, with so many numbers where that counts."""
-        label = self._of_model(module)
-        if numbers is None:
-            return label
-        numbers = max(numbers, FEWEST)
+    def label(self, module: Any, numbers: int = ABSENT, fed: bool = False) -> str:
+        """Of a step that is a call of this module with so many numbers, ``fed`` by a loader."""
+        label, numbers = self._of_model(module), max(numbers, FEWEST)
+        if fed:
+            numbers = self._fed.setdefault(label, numbers)
         sizes = self._sizes.setdefault(label, [numbers])
         if not _near(_its(sizes, numbers), numbers) and len(sizes) <= MOST:
             sizes.append(numbers)

@@ -54,7 +54,9 @@ class _Thread(threading.local):
     """What one thread is in: no step, one that may become something, training or inference, and which kind of
     that; the ``first`` optimizer that has stepped in it, the ``last`` one of all, and the last one ``before``
     it. It may have been ``interrupted``: what comes of its passes is still to come. A pass is ``pending``
-    until a backward pass has run; ``within`` is the noted step in which the last one did."""
+    until a backward pass has run; ``within`` is the noted step in which the last one did. The next call
+    is ``fed_by`` the data that a ``loader`` reads; the last one ``was_fed_by`` some, and ``was_fed_from``
+    there."""
 
     def __init__(self) -> None:
         self.state = _NONE
@@ -62,6 +64,8 @@ class _Thread(threading.local):
         self.calls = 0
         self.fed_by: int | None = None
         self.loader: Callable[[], Any] | None = None
+        self.was_fed_by: int | None = None
+        self.was_fed_from: Callable[[], Any] = _nobody
         self.first: int | None = None
         self.last: int | None = None
         self.before: int | None = None
@@ -85,8 +89,6 @@ class StepFinder:
         self._optimizer: Callable[[], Any] = _nobody
         self._noted = TRAIN
         self._kinds = InferenceKinds()
-        self._fed_by: int | None = None
-        self._fed_from: Callable[[], Any] = _nobody
         self._watch, self._settle = watch, settle
         self._thread = _Thread()
         self._feeds: dict[int, str] = {}
@@ -130,9 +132,9 @@ class StepFinder:
             self._learners[id(module)] = self._called
             thread.pending = True
         kind = TRAIN if learns and not self._never_ends else INFERENCE
-        self._fed_from, self._fed_by = thread.loader or _nobody, thread.fed_by
-        if kind == INFERENCE:  # of what a loader gives nothing is known when the step begins
-            thread.inference = self._kinds.label(module, numbers if thread.fed_by is None else None)
+        thread.was_fed_from, thread.was_fed_by = thread.loader or _nobody, thread.fed_by
+        if kind == INFERENCE:
+            thread.inference = self._kinds.label(module, numbers, fed=thread.fed_by is not None)
         if self._kinds.too_many:
             self._watch.note(TOO_MANY)
         self._open(kind)
@@ -161,7 +163,7 @@ class StepFinder:
     def expect_inference(self, module: Any, numbers: int) -> None:
         """The step that has begun with its call may be followed by others like it, given about as much."""
         label = self._thread.inference
-        if self._thread.state != INFERENCE or self._fed_by is not None:
+        if self._thread.state != INFERENCE or self._thread.was_fed_by is not None:
             return
         self.alike, self.learns = id(module), False
         self.notes, self._noted = self._notes_inference, label
@@ -175,9 +177,10 @@ class StepFinder:
         """The same of the step that has ended with this optimizer's."""
         module, self._optimizer, self._noted = self._called(), self._trained.optimizer(key), self._label(key)
         self.alike, self.learns, self.notes = id(module) * (module is not None), True, self._notes_training
-        if module is not None and self._thread.fed_by is None:  # else that is still to be learned from
-            feeds = self._fed_by is not None and self._feeds.get(self._fed_by) == self._noted
-            fed = self._fed_from if feeds else _nobody, self._fed_by
+        thread = self._thread
+        if module is not None and thread.fed_by is None:  # else that is still to be learned from
+            feeds = thread.was_fed_by is not None and self._feeds.get(thread.was_fed_by) == self._noted
+            fed = thread.was_fed_from if feeds else _nobody, thread.was_fed_by
             self.quick.expect(module, self._noted, self._optimizer, fed)
 
     def _notes_inference(self) -> bool:
@@ -198,7 +201,7 @@ class StepFinder:
         if module is None or not module.training or differentiates:
             return False
         thread = self._thread
-        loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == self._fed_by
+        loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == thread.was_fed_by
         if not loaded and not self._begun(self._watch.steps.noted, self._noted):
             return False
         if thread.fed_by is not None:
@@ -209,7 +212,7 @@ class StepFinder:
     def _notes_loading(self, iterator: Any, dataset: Any) -> bool:
         """A batch begins a step of training like the one before it; False where that is not so sure."""
         thread, fed_by = self._thread, id(dataset)
-        alike = self.alike and self.learns and self._fed_by == fed_by
+        alike = self.alike and self.learns and thread.was_fed_by == fed_by
         sure = alike and thread.state == _NONE and self._feeds.get(fed_by) == self._noted
         loader = weakref.ref(iterator, self._loader_is_gone) if sure else None
         if not sure or not self._begun(self._watch.steps.noted, self._noted):
