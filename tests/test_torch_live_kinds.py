@@ -213,6 +213,14 @@ def test_a_prompt_that_comes_by_another_name_than_tokens_is_another_kind() -> No
             assert written() == [("inference", 0), *[("inference (2 numbers)", 0)] * 2] * 3
 
 
+def test_models_that_are_made_anew_take_no_room() -> None:
+    kinds = InferenceKinds()
+    labels = [kinds.label(torch.nn.Linear(size, 1)) for size in range(1, 100)]
+    assert labels[MOST:] == [f"inference {MOST}"] * (99 - MOST)
+    assert kinds.too_many
+    assert len(kinds._kinds) == MOST + 1
+
+
 class Reads(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> None:
         pass

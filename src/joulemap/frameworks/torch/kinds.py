@@ -77,7 +77,8 @@ class InferenceKinds:
             return label
         kind = f"{type(module).__module__}.{type(module).__qualname__}", numbers_in(module)
         label = self._kinds.get(kind) or self._next()
-        self._kinds[kind] = label
+        if not self.too_many:  # else any other is of the last kind, too
+            self._kinds[kind] = label
         if len(self._labels) >= _REMEMBERED:
             self._labels.clear()
         self._labels[id(module)] = weakref.ref(module), label
