@@ -328,7 +328,23 @@ def test_a_thread_with_the_number_of_one_that_ended_in_a_step_has_its_own(kind: 
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
-def test_how_much_a_call_is_given_is_not_asked_of_what_is_traced_or_listens() -> None:
+@pytest.mark.parametrize("kind", [StepClock, Silent])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_how_much_a_call_is_given_is_not_asked_while_it_is_traced(kind: type[StepClock], before: int) -> None:
+    """The finished graph does not tell: what nothing comes of is left out of it."""
+    seen = list[str]()
+    with recording(kind) as (program, _), torch.no_grad():
+        model = program.one.eval()
+        for _ in range(before):
+            model(program.x)
+        model.meanwhile = lambda: seen.append(str(torch._C._get_tracing_state().graph()))
+        torch.jit.trace(model, program.x, check_trace=False)
+    [graph] = seen
+    assert "%x" in graph
+    assert "numel" not in graph
+
+
+def test_how_much_a_call_is_given_is_not_asked_of_what_listens() -> None:
     class Heard(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             heard.append(func.__name__)
@@ -344,8 +360,6 @@ def test_how_much_a_call_is_given_is_not_asked_of_what_is_traced_or_listens() ->
             model(program.x)
         assert heard == ["linear"]
         assert len(lane.times) == 3
-        graph = torch.jit.trace(model, program.x, check_trace=False).graph
-        assert "numel" not in str(graph)
         model(program.more)
         assert len(lane.times) == 0  # those before are written down, since something may come of it
 
