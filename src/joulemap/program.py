@@ -61,6 +61,12 @@ def unsized(label: str) -> str:
     return found[1] if found else label
 
 
+def numbers_of(label: str) -> int | None:
+    """How many numbers steps of this label are given, where it says so."""
+    found = _SIZED.fullmatch(label)
+    return int(found[2]) if found else None
+
+
 def leaf(name: str) -> str:
     """The operation's own name, the last part."""
     return name.rstrip(SEPARATOR).rpartition(SEPARATOR)[2]

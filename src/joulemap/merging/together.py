@@ -3,8 +3,8 @@
 What a step's energy was spent on is known where all ranks traced it. Each has its own budget, though, so that
 sessions come to lie on different steps. A traced step stands for the others of its label in any case; so
 where a rank did not trace a step, another that it did trace stands in its place, with its events moved there
-in time. Each rank has then as many traced steps as the others, and the same ones. Where ranks were given
-other sizes (``inference (4 numbers)``), those of a model are of one label.
+in time. Each rank has then as many traced steps as the others, and the same ones. What ranks call the same
+size of steps (``inference (4 numbers)``) may have other labels: see ``sizes``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulemap.accounting.attribute import step_of_event
-from joulemap.program import unsized
+from joulemap.merging.sizes import same_sizes
 from joulemap.traces import NO_STEP, EventTrace, Int64, Steps
 
 _LEFT_OUT = -2
@@ -43,7 +43,7 @@ class Together:
 
 def together(ranks: Sequence[Traced]) -> Together:
     """The steps are those of the first rank that has any; those of other ranks are found by time."""
-    ranks = _of_the_same_sizes(ranks)
+    ranks, notes = _of_the_same_sizes(ranks)
     job = next((one.steps for one in ranks if one.steps is not None and len(one.steps)), None)
     if job is None:
         return Together(None, [_without_steps(one.events) for one in ranks], [])
@@ -52,21 +52,20 @@ def together(ranks: Sequence[Traced]) -> Together:
     for label in job.label.words:
         traced[_put_together(own, label)] = True
     steps = Steps.from_columns(start_ns=job.start_ns, end_ns=job.end_ns, traced=traced, label=job.label)
-    return Together(steps, [one.events_in(job) for one in own], [*_different(own), *_never(own)])
+    return Together(
+        steps,
+        [one.events_in(job) for one in own],
+        [*notes, *_different(own), *_never(own), *_never_of(own, job)],
+    )
 
 
-def _of_the_same_sizes(ranks: Sequence[Traced]) -> Sequence[Traced]:
-    """The labels of their steps without sizes, where these are not the same."""
-    if len({frozenset(one.steps.label.used().words) for one in ranks if one.steps is not None}) < 2:
-        return ranks
-    return [
-        one if one.steps is None else dataclasses.replace(one, steps=_without_sizes(one.steps))
-        for one in ranks
-    ]
-
-
-def _without_sizes(steps: Steps) -> Steps:
-    return dataclasses.replace(steps, label=steps.label.mapped([unsized(word) for word in steps.label.words]))
+def _of_the_same_sizes(ranks: Sequence[Traced]) -> tuple[list[Traced], list[str]]:
+    """Their steps with labels of the first rank that has any, and what to say about that."""
+    having = {one.rank: one.steps for one in ranks if one.steps is not None and len(one.steps)}
+    if not having:
+        return list(ranks), []
+    steps, notes = same_sizes(having)
+    return [dataclasses.replace(one, steps=steps.get(one.rank, one.steps)) for one in ranks], notes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +91,10 @@ class _Own:
         """The numbers of its traced steps of a label."""
         alike = self.steps.label.codes == self.steps.label.code(label)
         return [int(number) for number in np.flatnonzero(alike & self.steps.traced)]
+
+    def has(self, label: str) -> bool:
+        """Whether it has steps of a label, traced or not."""
+        return bool((self.steps.label.codes == self.steps.label.code(label)).any())
 
     def by_place(self, label: str) -> dict[int, int]:
         """Its traced steps of a label by the job's at the same time; the first where there are several."""
@@ -174,4 +177,16 @@ def _never(ranks: Sequence[_Own]) -> list[str]:
     return [
         f"No step of {'rank' if len(never) == 1 else 'ranks'} {', '.join(never)} was traced: what they drew "
         "in steps stands under idle, or under what others did on the same device."
+    ]
+
+
+def _never_of(ranks: Sequence[_Own], job: Steps) -> list[str]:
+    """Which ranks have steps of a label, and have traced none of them, where others have."""
+    return [
+        f"No step of {label} of rank {one.rank} was traced: what it drew in these stands under idle, or "
+        "under what others did on the same device. joulemap run --steps traces others."
+        for label in job.label.used().words
+        for one in ranks
+        if one.steps.traced.any() and one.has(label) and not one.traced(label)
+        if any(other.traced(label) for other in ranks)
     ]
