@@ -92,7 +92,7 @@ def region_lines(footprint: Footprint, question: Question) -> list[Line]:
     for name in dict.fromkeys(region.name for region in question.regions):
         alike = [region for region in question.regions if region.name == name]
         energy = sum(region.energy_j for region in alike)
-        half = NORMAL_975 * sum(region.rms_j**2 for region in alike) ** 0.5
+        half = NORMAL_975 * sum(region.rms_j for region in alike)  # devices in step err to the same side
         lines.append(
             Line(
                 label=name,
