@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulemap.accounting import attribute
-from joulemap.accounting.alike import told_apart, unlike
+from joulemap.accounting.alike import borrowed, told_apart, unlike
 from joulemap.devices import Domain
 from joulemap.program import SLICE, sized
 from joulemap.traces import Steps
@@ -205,3 +205,26 @@ def test_whose_energy_is_known_of_one_size_alone_has_all_of_it():
     spans = trace(("A", 0, 1), step=[0], device="CPU", lane="main")
     footprint = attribute(spans, one_watt(10, Domain("cpu", "CPU:0")), steps=lasting([1.0] * 10, [0], kinds))
     assert by_name(footprint)["A"] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("traced", "part"), [([0, 3], "10%"), ([0, 3, 20], None), ([20], "90%"), ([], None)])
+def test_sizes_that_go_by_others_and_take_some_of_the_time_are_said(traced, part):
+    """By name; before, their energy was in the rows of others with an interval as if it were known."""
+    kinds = ["inference"] + [sized("inference", 4)] * 19 + [sized("inference", 90)] * 4
+    seconds = [0.1] + [0.9 * 2 / 19] * 19 + [0.05] * 4
+    said = borrowed(lasting(seconds, traced, kinds))
+    spans = trace(*(("A", 0, 0.01) for _ in traced[:1]), step=traced[:1], device="CPU", lane="main")
+    footprint = attribute(spans, one_watt(3, Domain("cpu", "CPU:0")), steps=lasting(seconds, traced, kinds))
+    assert [one for one in footprint.warnings if "none was traced" in one] == said
+    if part is None:
+        assert said == []
+    else:
+        assert f"Of sizes that take {part} of the time" in said[0]
+        assert "inference (90 numbers)" in said[0]
+        assert "--steps" in said[0]
+
+
+def test_a_size_that_takes_next_to_nothing_needs_no_words():
+    kinds = ["inference"] * 10 + [sized("inference", 4)]
+    assert borrowed(lasting([0.1] * 10 + [0.01], [3], kinds)) == []
+    assert borrowed(lasting([0.0] * 11, [3], kinds)) == []

@@ -3,7 +3,8 @@
 A program fills caches, makes plans for new shapes, or is given longer inputs: then steps of one label take
 far longer at one time than at another, and do not do the same. Where steps were traced at both times, those
 of each stand for the others of theirs. Where they were not, that is said. Steps that are given far more than
-others have labels of their own: where none of these was traced, they go by the others, too.
+others have labels of their own: where none of these was traced, they go by the others, too, and that is said
+where they take some of the time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.labels import Labels
 from joulemap.program import SLICE, unsized
@@ -27,6 +29,8 @@ NEAR, FEWEST = 3, 10
 SEVERAL, MUCH, MORE = 3, 1 / 3, 1.5
 """Long steps must be so many, and not just one that was held up, take so much of the time, and make the mean
 so many times as long as a traced step: where a host waits for several steps at once, the others are short."""
+NOTABLE = 0.03
+"""What steps may take of the time of all, and go by those of another size, before it is said."""
 _OFF = "what is projected from these may be off. joulemap run --steps traces others."
 _LEAST_S = 1e-9
 
@@ -48,9 +52,33 @@ def told_apart(steps: Steps) -> Steps:
     return replace(steps, label=Labels(codes, tuple(words)).used())
 
 
+def borrowed(steps: Steps) -> list[str]:
+    """What to say where steps of sizes of which none was traced take some of the time: they go by steps of
+    another size, which may do something else."""
+    instead, lasted_s = _instead(steps)[steps.label.codes], (steps.end_ns - steps.start_ns) / NS_PER_S
+    others = instead != steps.label.codes
+    part = float(lasted_s[others].sum() / max(lasted_s.sum(), _LEAST_S))
+    if part <= NOTABLE:
+        return []
+    words, pairs = (
+        steps.label.words,
+        sorted(set(zip(steps.label.codes[others], instead[others], strict=True))),
+    )
+    by_whom = ", ".join(f"{words[code]} by {words[other]}" for code, other in pairs)
+    return [
+        f"Of sizes that take {part:.0%} of the time of steps none was traced. They go by others, {by_whom}: "
+        f"{_OFF} A longer run has time for all."
+    ]
+
+
 def _sizes_together(steps: Steps) -> Steps:
-    """Those of a size of which none was traced are like those of another size that were, and take about as
-    long."""
+    """Those of a size of which none was traced are like those of another size that were."""
+    return replace(steps, label=Labels(_instead(steps)[steps.label.codes], steps.label.words).used())
+
+
+def _instead(steps: Steps) -> NDArray[np.int32]:
+    """For each label the one whose steps stand for its own: itself, or that of another size of its model, of
+    which some were traced and take about as long."""
     codes, words = steps.label.codes, steps.label.words
     here, traced = set(np.unique(codes).tolist()), set(np.unique(codes[steps.traced]).tolist())
     of_model = [unsized(word) for word in words]
@@ -62,7 +90,7 @@ def _sizes_together(steps: Steps) -> Steps:
                 _lasted_s(steps, np.flatnonzero(codes == one)).mean() for one in (code, *others)
             )
             instead[code] = others[int(_apart(np.array(their_s), np.array(own_s)).argmin())]
-    return replace(steps, label=Labels(instead[codes], words).used())
+    return instead
 
 
 def unlike(steps: Steps, ended_ns: Int64) -> list[str]:

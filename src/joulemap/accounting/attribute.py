@@ -15,7 +15,7 @@ The rules differ in one thing, the density of the energy inside one sensor inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joulemap.accounting.alike import told_apart, unlike
+from joulemap.accounting.alike import borrowed, told_apart, unlike
 from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.recency import walk
@@ -65,6 +65,7 @@ def attribute(
     """
     traces = [power] if isinstance(power, PowerTrace) else list(power)
     weighting = _Weighting.of(rule, weights, idle_weight, cost_rms, len(events))
+    by_others = [] if steps is None else borrowed(steps)
     steps = None if steps is None else told_apart(steps)
     step = step_of_event(events, steps)
     step_of = StepOf(step, _models(events, step), steps)
@@ -72,9 +73,9 @@ def attribute(
     _check_shares(shares, traces)
     sort = partial(supply, steps=steps, window_ns=window_ns, shares=shares)
     if rule != "calibrated":
-        return _accounted(events, traces, weighting, step_of, sort)
+        return _accounted(events, traces, weighting, step_of, sort, by_others)
     with part(0, 2):
-        footprint = _accounted(events, traces, weighting, step_of, sort)
+        footprint = _accounted(events, traces, weighting, step_of, sort, by_others)
     with part(1, 2):
         return footprint.beside(_accounted(events, traces, _BY_TIME, step_of, sort))
 
@@ -85,8 +86,10 @@ def _accounted(
     weighting: _Weighting,
     step_of: StepOf,
     sort: Callable[..., Supply],
+    by_others: Sequence[str] = (),
 ) -> Footprint:
-    """Every domain's energy, by one way of weighting; ``sort`` makes the supply of a power trace."""
+    """Every domain's energy, by one way of weighting; ``sort`` makes the supply of a power trace, and
+    ``by_others`` is what to say of steps that go by others."""
     counted = outermost(traces)
     footprints: list[Footprint] = []
     each = [(trace.domain.device, weighting.of_idle(trace.domain)) for trace in counted]
@@ -97,7 +100,7 @@ def _accounted(
             footprints += _account_device(events, step_of, own, Device.parse(device), fed, sort)
     warnings = _warnings(events, traces, counted)
     warnings += [] if step_of.steps is None else unlike(step_of.steps, _ended_ns(events, step_of.steps))
-    warnings += _much_between(footprints)
+    warnings += [*by_others, *_much_between(footprints)]
     if not footprints:
         return Footprint.empty(weighting.rule, warnings)
     return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()
