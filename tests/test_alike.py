@@ -228,3 +228,10 @@ def test_a_size_that_takes_next_to_nothing_needs_no_words():
     kinds = ["inference"] * 10 + [sized("inference", 4)]
     assert borrowed(lasting([0.1] * 10 + [0.01], [3], kinds)) == []
     assert borrowed(lasting([0.0] * 11, [3], kinds)) == []
+
+
+def test_of_many_sizes_the_longest_are_named():
+    kinds = ["inference"] * 10 + [sized("inference", 9**size) for size in range(1, 7)]
+    [said] = borrowed(lasting([0.1] * 10 + [0.01, 0.06, 0.05, 0.02, 0.03, 0.04], [3], kinds))
+    named = ", ".join(f"{sized('inference', 9**size)} by inference" for size in (2, 3, 6))
+    assert f"They go by others, {named}, 3 more: " in said

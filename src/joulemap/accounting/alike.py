@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulemap.accounting.sums import sums_by
 from joulemap.labels import Labels
 from joulemap.program import SLICE, unsized
 from joulemap.traces import Float64, Int64, Steps
@@ -29,8 +30,9 @@ NEAR, FEWEST = 3, 10
 SEVERAL, MUCH, MORE = 3, 1 / 3, 1.5
 """Long steps must be so many, and not just one that was held up, take so much of the time, and make the mean
 so many times as long as a traced step: where a host waits for several steps at once, the others are short."""
-NOTABLE = 0.03
-"""What steps may take of the time of all, and go by those of another size, before it is said."""
+NOTABLE, NAMED = 0.03, 3
+"""What steps may take of the time of all, and go by those of another size, before it is said; and how many
+such sizes are named."""
 _OFF = "what is projected from these may be off. joulemap run --steps traces others."
 _LEAST_S = 1e-9
 
@@ -55,19 +57,18 @@ def told_apart(steps: Steps) -> Steps:
 def borrowed(steps: Steps) -> list[str]:
     """What to say where steps of sizes of which none was traced take some of the time: they go by steps of
     another size, which may do something else."""
-    instead, lasted_s = _instead(steps)[steps.label.codes], (steps.end_ns - steps.start_ns) / NS_PER_S
-    others = instead != steps.label.codes
-    part = float(lasted_s[others].sum() / max(lasted_s.sum(), _LEAST_S))
+    instead, words = _instead(steps), steps.label.words
+    by_label_s = sums_by(steps.label.codes, (steps.end_ns - steps.start_ns) / NS_PER_S, len(words))
+    others_s = np.where(instead == np.arange(len(words)), 0.0, by_label_s)
+    part = float(others_s.sum() / max(by_label_s.sum(), _LEAST_S))
     if part <= NOTABLE:
         return []
-    words, pairs = (
-        steps.label.words,
-        sorted(set(zip(steps.label.codes[others], instead[others], strict=True))),
-    )
-    by_whom = ", ".join(f"{words[code]} by {words[other]}" for code, other in pairs)
+    longest = np.argsort(-others_s, kind="stable")[: np.count_nonzero(others_s)].tolist()
+    by_whom = [f"{words[code]} by {words[instead[code]]}" for code in longest[:NAMED]]
+    by_whom += [f"{len(longest) - NAMED} more"] if len(longest) > NAMED else []
     return [
-        f"Of sizes that take {part:.0%} of the time of steps none was traced. They go by others, {by_whom}: "
-        f"{_OFF} A longer run has time for all."
+        f"Of sizes that take {part:.0%} of the time of steps none was traced. They go by others, "
+        f"{', '.join(by_whom)}: {_OFF} A longer run has time for all."
     ]
 
 
