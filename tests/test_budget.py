@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulemap.program import sized
-from joulemap.recorder.budget import FOR_SESSIONS, MOST_STEPS, WARM_UP, Budget, Cost, Plan
+from joulemap.program import sized, unsized
+from joulemap.recorder.budget import (
+    BEYOND,
+    DEFAULT_OVERHEAD,
+    FOR_SESSIONS,
+    MOST_STEPS,
+    WARM_UP,
+    Budget,
+    Cost,
+    Plan,
+)
 
 
 def play(
@@ -132,7 +141,7 @@ def test_sizes_that_take_much_of_a_model_s_time_are_seen_and_others_as_the_budge
         budget.step_ended(tokens, 0.01, traced=False, compiled=False)
     assert budget.steps_to_trace(tokens, 0, now_s) == 1
     assert not budget.is_calm(tokens)
-    budget.session_ended([tokens], Cost(stop_s=50.0), now_s)  # far beyond the budget
+    budget.session_ended([tokens], Cost(stop_s=2.0), now_s)  # beyond the budget
     assert not budget.steps_to_trace(prompts, 0, now_s)
     for label, seconds in ((prompts, 0.02), (few, 0.001)):
         budget.step_ended(label, seconds, traced=False, compiled=False)
@@ -142,6 +151,54 @@ def test_sizes_that_take_much_of_a_model_s_time_are_seen_and_others_as_the_budge
     budget.session_ended([prompts], Cost(), now_s)
     assert not budget.steps_to_trace(prompts, 0, now_s)
     assert budget.steps_to_trace(few, 0, 100_000.0) == 5
+
+
+def test_sizes_wait_while_they_would_cost_many_times_the_budget() -> None:
+    """Until they have taken so much time themselves that it is worth it."""
+    budget = Budget(Plan(), 0.0)
+    for _ in range(WARM_UP):
+        budget.step_ended("inference", 0.1, traced=False, compiled=False)
+    budget.session_ended(["inference"], Cost(stop_s=0.5), 1.0)
+    prompts = sized("inference", 1000)
+    waited = 0
+    while not budget.steps_to_trace(prompts, 0, 2.0 + waited * 0.1):
+        budget.step_ended(prompts, 0.1, traced=False, compiled=False)
+        waited += 1
+    assert waited * 0.1 == pytest.approx(0.5 / (BEYOND * DEFAULT_OVERHEAD), rel=0.02)
+    generous = Budget(Plan(0.2), 0.0)
+    generous.session_ended(["inference"], Cost(stop_s=0.5), 1.0)
+    generous.step_ended(prompts, 0.1, traced=False, compiled=False)
+    assert generous.steps_to_trace(prompts, 0, 2.0)
+
+
+@given(
+    models=st.integers(1, 4),
+    sizes=st.integers(1, 9),
+    step_s=st.floats(1e-3, 0.3),
+    stop_s=st.floats(1e-3, 0.3),
+    rounds=st.integers(5, 200),
+)
+def test_many_sizes_take_a_few_times_the_budget_beside_the_first_session_of_each_model(
+    models: int, sizes: int, step_s: float, stop_s: float, rounds: int
+) -> None:
+    """A program of 4 s with four sizes was traced for a fifth of its time."""
+    budget, now_s, labels = Budget(Plan(), 0.0), 1.0, list[str]()
+    for model in range(models):
+        name = f"inference {model + 1}"
+        labels += [name, *(sized(name, 9**size) for size in range(1, sizes))]
+    seen = set[str]()
+    for _ in range(rounds):
+        for label in labels:
+            traced = budget.steps_to_trace(label, 0, now_s) > 0
+            now_s += step_s
+            budget.step_ended(label, step_s, traced=traced, compiled=False)
+            if traced:
+                now_s += stop_s
+                budget.session_ended([label], Cost(stop_s=stop_s), now_s)
+                seen.add(unsized(label))
+    firsts_s = models * stop_s
+    assert budget.spent.total_s <= firsts_s + 2 * BEYOND * DEFAULT_OVERHEAD * now_s
+    assert len(seen) == models
 
 
 def test_what_it_cost_is_a_share_of_the_time_without_it() -> None:

@@ -7,7 +7,8 @@ budget again, and are spread over the run: the longer it lasts, the further apar
 everything: what hooks and monitor cost all the time is estimated, and sessions have the rest.
 
 So it is with each kind of step. Those that are given more or less than others of their model (prompts,
-tokens) have a session of their own in any case if they take much of its time.
+tokens) have a session of their own before the budget allows it if they take much of its time, as soon as that
+costs no more than a few times the budget: of all the time so far, or of theirs.
 
 How long a step takes untraced is the median of the last ones. A program that calls ahead of its results (JAX
 computes asynchronously) has steps that return at once, and waits somewhere else for many of them together.
@@ -27,7 +28,9 @@ WARM_UP = 3
 """Steps of a label that are not traced: compilation, and those after which it is known how long one takes."""
 AGAIN, MUCH = 1, 0.1
 """The same of steps that are given more or less than others of their model, which were traced; and the part
-of its time that makes them worth a session whatever it costs."""
+of its time that makes them worth a session beyond the budget."""
+BEYOND = 5
+"""By how many times the budget: a short program of many sizes would be held up by little else."""
 MOST_STEPS = 5
 SESSION_S = 0.1
 """A session takes as many steps as fit in here, but one at least and five at most."""
@@ -167,7 +170,7 @@ class Budget:
             return MOST_STEPS
         if self.plan.overhead <= 0 or len(kind.untraced_s) < (AGAIN if kind.known else WARM_UP):
             return 0
-        if not kind.must_be_traced and not self._may_spend(now_s):
+        if not self._must_spend(kind, now_s) and not self._may_spend(now_s):
             return 0
         return self._fitting(kind) if kind.known else 1
 
@@ -249,6 +252,16 @@ class Budget:
     def standing_s(self, now_s: float) -> float:
         """What hooks and monitor have cost so far, as an estimate."""
         return HOOKS_S * self._steps + MONITOR * (now_s - self._start_s)
+
+    def _must_spend(self, kind: _Kind, now_s: float) -> bool:
+        """Whether a kind is to be traced beyond the budget: the first of a model in any case, others as far
+        as that is a few times the budget."""
+        if not kind.must_be_traced or not kind.known:
+            return kind.must_be_traced
+        whole_s, most = now_s - self._start_s - self.spent.total_s, BEYOND * self.plan.overhead
+        return (
+            self.spent.total_s + self._dearest_s <= most * whole_s or self._dearest_s <= most * kind.lasted_s
+        )
 
     def _may_spend(self, now_s: float, part: float = 1.0) -> bool:
         elapsed_s = now_s - self._start_s
