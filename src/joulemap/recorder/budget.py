@@ -170,9 +170,9 @@ class Budget:
             return MOST_STEPS
         if self.plan.overhead <= 0 or len(kind.untraced_s) < (AGAIN if kind.known else WARM_UP):
             return 0
-        if not self._must_spend(kind, now_s) and not self._may_spend(now_s):
-            return 0
-        return self._fitting(kind) if kind.known else 1
+        if not kind.known:
+            return int(kind.must_be_traced or self._may_spend(now_s))
+        return self._fitting(kind) if self._may_spend(now_s) else self._beyond(kind, now_s)
 
     def is_calm(self, label: str) -> bool:
         """Whether the next session may begin a little later: it is not one that must be, or there is none."""
@@ -253,15 +253,14 @@ class Budget:
         """What hooks and monitor have cost so far, as an estimate."""
         return HOOKS_S * self._steps + MONITOR * (now_s - self._start_s)
 
-    def _must_spend(self, kind: _Kind, now_s: float) -> bool:
-        """Whether a kind is to be traced beyond the budget: the first of a model in any case, others as far
-        as that is a few times the budget."""
-        if not kind.must_be_traced or not kind.known:
-            return kind.must_be_traced
-        whole_s, most = now_s - self._start_s - self.spent.total_s, BEYOND * self.plan.overhead
-        return (
-            self.spent.total_s + self._dearest_s <= most * whole_s or self._dearest_s <= most * kind.lasted_s
-        )
+    def _beyond(self, kind: _Kind, now_s: float) -> int:
+        """How many steps to trace of another size beyond the budget. Each may cost what a session of one did:
+        a profiler that stops has the more to write, the more it has seen."""
+        if not kind.must_be_traced:
+            return 0
+        most, whole_s = BEYOND * self.plan.overhead, now_s - self._start_s - self.spent.total_s
+        allowed_s = max(most * whole_s - self.spent.total_s, most * kind.lasted_s)
+        return min(self._fitting(kind), int(allowed_s / max(self._dearest_s, 1e-9)))
 
     def _may_spend(self, now_s: float, part: float = 1.0) -> bool:
         elapsed_s = now_s - self._start_s
