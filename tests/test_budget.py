@@ -13,6 +13,7 @@ from joulemap.recorder.budget import (
     BEYOND,
     DEFAULT_OVERHEAD,
     FOR_SESSIONS,
+    MOST_MISSED,
     MOST_STEPS,
     WARM_UP,
     Budget,
@@ -205,3 +206,48 @@ def test_what_it_cost_is_a_share_of_the_time_without_it() -> None:
     budget = Budget(Plan(), 10.0)
     budget.session_ended(["train"], Cost(0.1, 0.2, 0.7), 50.0)
     assert budget.share(111.0) == 1.0 / 100.0
+
+
+def expected_and_real(cycles: int, turns: int) -> list[tuple[str, str]]:
+    """Steps of a discriminator, so many in turn, and of a generator: what comes after either is expected to
+    be what came the last time."""
+    real = (["train"] * turns + ["train 2"]) * cycles
+    after: dict[str, str] = {}
+    expected = ["train"]
+    for before, now in pairwise(real):
+        expected.append(after.get(before, before))
+        after[before] = now
+    return list(zip(expected, real, strict=True))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5])
+def test_a_kind_that_is_expected_when_another_one_comes_is_met_by_a_longer_session(turns: int) -> None:
+    budget, now_s, left, sessions, seen = Budget(Plan(), 0.0), 5.0, 0, 0, list[str]()
+    for expected, real in expected_and_real(200, turns):
+        if not left:
+            left, labels = budget.steps_to_trace(expected, 0, now_s), list[str]()
+        now_s += 0.005
+        budget.step_ended(real, 0.005, traced=bool(left), compiled=False)
+        if left:
+            labels.append(real)
+            left -= 1
+            if not left:
+                seen += labels
+                sessions += 1
+                budget.session_ended(labels, Cost(stop_s=0.1), now_s := now_s + 0.1)
+    assert {"train", "train 2"} == set(seen)
+    assert sessions <= 2 + MOST_MISSED
+
+
+def test_a_kind_that_never_comes_has_no_sessions_for_ever() -> None:
+    budget, now_s, opened = Budget(Plan(), 0.0), 5.0, 0
+    for _ in range(WARM_UP):
+        budget.step_ended("rare", 0.005, traced=False, compiled=False)
+    for _ in range(1000):
+        steps = budget.steps_to_trace("rare", 0, now_s)
+        now_s += 0.005
+        budget.step_ended("train", 0.005, traced=bool(steps), compiled=False)
+        if steps:
+            opened += 1
+            budget.session_ended(["train"], Cost(stop_s=0.1), now_s := now_s + 0.1)
+    assert opened == MOST_MISSED

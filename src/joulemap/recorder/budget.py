@@ -29,6 +29,8 @@ WARM_UP = 3
 AGAIN, MUCH = 1, 0.1
 """The same of steps that are given more or less than others of their model, which were traced; and the part
 of its time that makes them worth a session beyond the budget."""
+MOST_MISSED = 4
+"""So often is a session opened for a kind of step beyond the budget, if others come each time."""
 BEYOND = 5
 """By how many times the budget: a short program of many sizes would be held up by little else."""
 MOST_STEPS = 5
@@ -88,13 +90,14 @@ class Cost:
 
 @dataclass(eq=False)
 class _Kind:
-    """What is known of the steps of one label, and of all ``of_model``. Those called since nothing was left
-    to compute took ``took_s`` together; ``mean_s`` is what each took the last time, where they were called
-    ahead."""
+    """What is known of the steps of one label, and of all ``of_model``. So many sessions ``missed`` it: they
+    were opened for it, and other steps came. Those called since nothing was left to compute took ``took_s``
+    together; ``mean_s`` is what each took the last time, where they were called ahead."""
 
     of_model: list[_Kind] = field(default_factory=list, repr=False)
     seen: int = 0
     sessions: int = 0
+    missed: int = 0
     lasted_s: float = 0.0
     untraced_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     called: int = 1  # the call that compiled: its result is computed in the steps after it
@@ -110,7 +113,7 @@ class _Kind:
     def must_be_traced(self) -> bool:
         """Whether nothing could be said of it otherwise, or of much of its model's time."""
         much = self.lasted_s >= MUCH * sum(one.lasted_s for one in self.of_model)
-        return not self.sessions and (much or not self.known)
+        return not self.sessions and (much or not self.known) and self.missed < MOST_MISSED
 
     def usual_s(self) -> float | None:
         median_s, mean_s = self._median_s(), self.mean_s
@@ -145,7 +148,7 @@ class Budget:
         self._dearest_s = 0.0
         self._kinds: dict[str, _Kind] = {}
         self._models: defaultdict[str, list[_Kind]] = defaultdict(list)
-        self._last = _Kind()
+        self._last = self._wanted = _Kind()
         self._just_traced = False
         self._steps = 0
 
@@ -170,8 +173,10 @@ class Budget:
             return MOST_STEPS
         if self.plan.overhead <= 0 or len(kind.untraced_s) < (AGAIN if kind.known else WARM_UP):
             return 0
-        if not kind.known:
-            return int(kind.must_be_traced or self._may_spend(now_s))
+        self._wanted = kind
+        if not kind.known:  # where it did not come, it may be one of the next
+            more = min(2 * kind.missed, MOST_STEPS - 1)
+            return (1 + more) * (kind.must_be_traced or self._may_spend(now_s))
         return self._fitting(kind) if self._may_spend(now_s) else self._beyond(kind, now_s)
 
     def is_calm(self, label: str) -> bool:
@@ -237,6 +242,8 @@ class Budget:
         self._dearest_s = max(cost.total_s, 0.8 * self._dearest_s)
         for label in set(labels):
             self._kind(label).sessions += 1
+        self._wanted.missed += not self._wanted.sessions
+        self._wanted = _Kind()
         for kind in self._kinds.values():
             kind.called, kind.took_s = 0, 0.0
 
