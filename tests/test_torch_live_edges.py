@@ -226,3 +226,23 @@ def test_gradients_are_added_up_in_the_layer_that_has_the_parameter(tmp_path: Pa
     assert max(map(len, owners.values())) == 2
     assert [layer for layer, parameter in marked if layer not in owners[int(parameter)]] == []
     assert "(gradient accumulation)" not in found
+
+
+def test_a_mode_of_the_program_s_hears_nothing_of_a_session(tmp_path: Path) -> None:
+    class Heard(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model, names = Deep(), list[str]()
+
+    def step() -> None:
+        x = torch.ones(2, 4)
+        with Heard():
+            model(x).sum().backward()
+
+    step()
+    without = list(names)
+    names.clear()
+    traced(tmp_path, step)
+    assert names == without

@@ -79,7 +79,7 @@ class Dataflow:
         call = _Call(label, set())
         self._thread.calls.append(call)
         self.autocast |= autocast()
-        for storage, version, tensor in _tensors(inputs):
+        for storage, version, tensor, _ in _tensors(inputs):
             key = storage._cdata
             call.given.add(key)
             known = self._made.get(key)
@@ -93,21 +93,21 @@ class Dataflow:
         """It has given this back, or nothing."""
         call = self._thread.calls.pop()
         around = self._thread.calls[-1] if self._thread.calls else None
-        for storage, version, tensor in _tensors(output):
+        for storage, version, _, number in _tensors(output):
             known = self._made.get(storage._cdata)
-            if known is None or (known.version, known.tensor) != (version, tensor._cdata):
-                known = self._make(storage, version, tensor, call.label)
+            if known is None or (known.version, known.tensor) != (version, number):
+                known = self._make(storage, version, number, call.label)
             if around is not None and known is not None:
                 around.made.append(known)
             call.made = [one for one in call.made if one is not known]
         self.taken_in |= dict.fromkeys((one.label, call.label) for one in call.made if not one.taken)
 
-    def _make(self, storage: Any, version: int, tensor: Any, label: str) -> _Made | None:
+    def _make(self, storage: Any, version: int, number: int, label: str) -> _Made | None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         if len(self._made) >= _MOST_TENSORS:
             return None
-        made = _Made(StorageWeakRef(storage), version, tensor._cdata, label)
+        made = _Made(StorageWeakRef(storage), version, number, label)
         self._made[storage._cdata] = made
         return made
 
@@ -145,11 +145,13 @@ def _node(root: Any) -> Any:
     """The graph's last node: that of a tensor, or the one that is given in its place."""
     import torch
 
-    return root.grad_fn if isinstance(root, torch.Tensor) else root.node
+    with torch._C.DisableTorchFunction():
+        return root.grad_fn if isinstance(root, torch.Tensor) else root.node
 
 
-def _tensors(value: Any) -> list[tuple[Any, int, Any]]:
-    """Storage, version and tensor of all that are in a value, without asking the tensors' own classes."""
+def _tensors(value: Any) -> list[tuple[Any, int, Any, int]]:
+    """Storage, version, tensor and its number of all that are in a value, without asking the tensors' own
+    classes."""
     import torch
 
     with torch._C.DisableTorchFunction():
@@ -157,10 +159,11 @@ def _tensors(value: Any) -> list[tuple[Any, int, Any]]:
         return [found for tensor in held if (found := _known_by(tensor)) is not None]
 
 
-def _known_by(tensor: Any) -> tuple[Any, int, Any] | None:
+def _known_by(tensor: Any) -> tuple[Any, int, Any, int] | None:
     """None for what has no storage: sparse ones, and those inside ``torch.func``."""
     try:
-        return tensor.untyped_storage(), 0 if tensor.is_inference() else tensor._version, tensor
+        version = 0 if tensor.is_inference() else tensor._version
+        return tensor.untyped_storage(), version, tensor, tensor._cdata
     except RuntimeError:
         return None
 
