@@ -157,7 +157,7 @@ def loops():
     model = keras.Sequential(
         [
             layers.Embedding(WORDS, HIDDEN, name="embeddings"),
-            layers.LSTM(HIDDEN, name="lstm"),
+            layers.LSTM(8 * HIDDEN, name="lstm"),  # TensorFlow says nothing of what it takes for cheap
             layers.Dense(2, name="out"),
         ],
         name="rnn",
