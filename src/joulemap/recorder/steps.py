@@ -112,6 +112,8 @@ class StepClock:
     def begin(self, label: str) -> None:
         """The outermost border of a thread opens a step; other threads' steps meanwhile are passed over."""
         self._take_over()
+        if self._is_left_open():
+            self.forget_others()
         me, owner = get_ident(), self._owner
         if owner == me and self._depth:
             self._depth += 1
@@ -126,6 +128,12 @@ class StepClock:
                 if self._owner == me:
                     self._never_mind()
                 raise
+
+    def _is_left_open(self) -> bool:
+        """Whether another thread's step waits for one that may never come."""
+        if self._owner in (None, get_ident()) or not self._sessions.open_ended:
+            return False
+        return self._now_ns() - self._start_ns > self._allowed_s() * 1e9
 
     def _clear_what_was_left(self) -> None:
         """Nobody will end the step of a thread that has ended, nor one of the lane whose end was not heard:

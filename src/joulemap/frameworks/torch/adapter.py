@@ -50,6 +50,11 @@ class TorchAdapter(HookedAdapter):
         return not self._finder.any_found and bool(self._watch.attempt(self._beginning.lasts))
 
     @property
+    def open_ended(self) -> bool:
+        """Whether the step that is open lasts until the next one, if there is one."""
+        return self._finder.open_ended
+
+    @property
     def waited_s(self) -> float:
         """How long the last ``start`` waited for what GPUs had still to do."""
         return 0.0 if self._profiler is None else self._profiler.waited_s

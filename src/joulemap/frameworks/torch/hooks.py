@@ -31,6 +31,8 @@ class Removals:
             self._remove.pop()()
 
 
+_CREATES = 2
+"""Where torch says whether a graph of a backward pass is made, after what it begins with."""
 _AS_NOTED = object()
 """In the place of the range of an optimizer's step of which nothing was said."""
 
@@ -164,8 +166,8 @@ class OptimizerSteps:
 
 
 def hook_backward(watch: Watch, calls: Calls, finder: StepFinder, patches: Patches) -> None:
-    """Every backward pass: what is evaluated after it may be no part of a step. In a session its graph is
-    looked at before it runs."""
+    """Every backward pass: what is evaluated after it may be no part of a step, and what follows it with no
+    step of an optimizer is a part of one. In a session its graph is looked at before it runs."""
     from torch import autograd
 
     engine: Any = autograd
@@ -173,7 +175,7 @@ def hook_backward(watch: Watch, calls: Calls, finder: StepFinder, patches: Patch
 
     @functools.wraps(original)
     def differentiates(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt(finder.differentiates)
+        attempt(finder.differentiates, len(args) > _CREATES and bool(args[_CREATES]))
         if calls.flow is not None:
             attempt(calls.flow.graph.see, roots)
         try:

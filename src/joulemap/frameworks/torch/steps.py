@@ -11,6 +11,8 @@
   trained one after the other, unless the optimizers are of one class for as many parameters.
 - An outermost call without gradients, or of a module in evaluation mode, outside of a training step is a
   step of ``inference``, and of ``inference 2`` where it is another model's (``kinds``).
+- Where a backward pass follows calls of modules, and no optimizer's step follows that, a step lasts until the
+  next call: ``train``, or ``gradients`` where the first module is in evaluation mode (``by_hand``).
 - A program that calls no module between two steps of its optimizer has steps from end to end; so has one
   whose modules are called by other threads than the one in which its optimizer steps.
 """
@@ -26,6 +28,7 @@ from typing import Any, TypeVar
 
 from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
+from joulemap.frameworks.torch.by_hand import FEW, ByHand, Round, Step, following
 from joulemap.frameworks.torch.given import ABSENT
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
@@ -54,9 +57,10 @@ class _Thread(threading.local):
     """What one thread is in: no step, one that may become something, training or inference, and which kind of
     that; the ``first`` optimizer that has stepped in it, the ``last`` one of all, and the last one ``before``
     it. It may have been ``interrupted``: what comes of its passes is still to come. A pass is ``pending``
-    until a backward pass has run; ``within`` is the noted step in which the last one did. The next call
-    is ``fed_by`` the data that a ``loader`` reads; the last one ``was_fed_by`` some, and ``was_fed_from``
-    there."""
+    until a backward pass has run; ``within`` is the noted step in which the last one did. A step is
+    ``by_hand`` where it ends with the next call after that; ``passes`` may show that there are such. The next
+    call is ``fed_by`` the data that a ``loader`` reads; the last one ``was_fed_by`` some, and
+    ``was_fed_from`` there."""
 
     def __init__(self) -> None:
         self.state = _NONE
@@ -71,6 +75,8 @@ class _Thread(threading.local):
         self.before: int | None = None
         self.waits = self.interrupted = self.pending = False
         self.within: Begun | None = None
+        self.by_hand: Step | None = None
+        self.passes: Round | None = None
 
 
 class StepFinder:
@@ -99,19 +105,25 @@ class StepFinder:
         self._end_to_end = False
         self._learner: int | None = None
         self._steppers: set[int] = set()
+        self._hand = ByHand()
+        self._lasts_in: int | None = None
         self._apart = False
         self._most_calls = _FORWARDS
         self._never_ends = False
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether the step that is open lasts until the next one, if there is one."""
+        return self._lasts_in is not None
+
     def call_begins(self, learns: bool, module: Any, evaluates: bool = False, numbers: int = ABSENT) -> None:
         """An outermost module is called with so many ``numbers``; ``learns`` says that a backward pass may
         follow, ``evaluates`` that none can, since the module is in evaluation mode and gradients are off."""
         thread = self._here()
         self._called = weakref.ref(module)
-        if thread.waits:
-            self._wait_no_more()
+        self._end_what_is_over(thread)
         if learns and self._is_apart():
             return
         self._end_to_end = False
@@ -131,13 +143,50 @@ class StepFinder:
                 self._learners.clear()
             self._learners[id(module)] = self._called
             thread.pending = True
-        kind = TRAIN if learns and not self._never_ends else INFERENCE
+        by_hand = self._by_hand(module, learns)
+        kind = TRAIN if by_hand or (learns and not self._never_ends) else INFERENCE
         thread.was_fed_from, thread.was_fed_by = thread.loader or _nobody, thread.fed_by
         if kind == INFERENCE:
             thread.inference = self._kinds.label(module, numbers, fed=thread.fed_by is not None)
         if self._kinds.too_many:
             self._watch.note(TOO_MANY)
-        self._open(kind)
+        self._open(kind, by_hand)
+
+    def _by_hand(self, module: Any, learns: bool) -> Step | None:
+        """The step that a call begins which no optimizer will end, as far as is known."""
+        thread = self._thread
+        if learns or self.in_others or not sys.modules["torch"].is_grad_enabled():
+            thread.passes = None if learns else thread.passes
+            return None
+        thread.passes, step = following(thread.passes, module), self._hand.step(module)
+        if step is not None and thread.passes.module() is module:
+            thread.passes = None
+        return step
+
+    def _end_what_is_over(self, thread: _Thread) -> None:
+        """Something begins, which no step is a part of that waits for it."""
+        if thread.waits:
+            self._wait_no_more()
+        if thread.by_hand is not None and not (thread.pending and thread.calls < FEW):
+            self._end_by_hand(thread.by_hand)
+
+    def _end_by_hand(self, step: Step) -> None:
+        """Where no backward pass has followed, its calls were inference."""
+        thread = self._thread
+        label = INFERENCE if thread.pending else self._hand.ended(step)
+        if thread.pending:
+            self._hand.forget(step)
+        if label:
+            self._close(label)
+        else:
+            self._watch.steps.cancel()
+            self._none_lasts()
+
+    def _none_lasts(self) -> None:
+        """The step that this thread was in is over."""
+        self._thread.state, self._thread.by_hand = _NONE, None
+        if self._lasts_in == get_ident():
+            self._lasts_in = None
 
     def _is_apart(self) -> bool:
         """Whether a call of this thread's begins no step of training, since another thread's optimizer steps
@@ -151,9 +200,17 @@ class StepFinder:
             self._thread.state = _NONE
         return True
 
-    def differentiates(self) -> None:
-        """A backward pass begins in this thread."""
-        self._thread.pending, self._thread.within = False, self.quick.open
+    def differentiates(self, again: bool = False) -> None:
+        """A backward pass begins in this thread; ``again`` says that another one may go through it."""
+        thread = self._thread
+        thread.within = self.quick.open
+        if thread.by_hand is None and thread.passes is None:
+            thread.pending = False
+        elif not again and not self.quick.threads.inside:
+            thread.pending = False
+            if thread.passes is not None:
+                self._hand.learn(thread.passes)
+                thread.passes = None
 
     def call_ends(self) -> None:
         """That call has returned, or failed."""
@@ -237,6 +294,10 @@ class StepFinder:
         thread = self._here()
         key, me = self._key(optimizer), get_ident()
         self.expect_nothing()
+        if thread.by_hand is not None:
+            self._hand.rename(thread.by_hand, self._label(key))
+            thread.by_hand = self._lasts_in = None
+        thread.passes = None
         self._apart |= self._learner not in (None, me) and not (thread.calls or has_closure)
         self._steppers.add(me)
         if self._apart and thread.state == _NONE and not thread.calls:
@@ -279,8 +340,7 @@ class StepFinder:
         if self._notes_loading(iterator, dataset):
             return
         self.expect_nothing()
-        if thread.waits:
-            self._wait_no_more()
+        self._end_what_is_over(thread)
         if thread.state == _PENDING:
             self._cancel()
         thread.fed_by = id(dataset)
@@ -319,7 +379,7 @@ class StepFinder:
                 thread.state, (thread.loader, thread.fed_by) = _PENDING, self.quick.pending
                 self.quick.pending = None
             else:
-                thread.state, thread.calls = TRAIN, 1
+                thread.state, thread.calls, thread.by_hand = TRAIN, 1, None
                 thread.pending = thread.within is not begun
             steps.adopt()  # last: a signal's handler may raise in it
         return thread
@@ -335,9 +395,10 @@ class StepFinder:
                 steps.cancel()
             raise
 
-    def _open(self, kind: str) -> None:
+    def _open(self, kind: str, by_hand: Step | None = None) -> None:
         thread, steps = self._thread, self._watch.steps
         label = thread.inference if kind == INFERENCE else self._expected(thread.last)
+        label = label if by_hand is None else by_hand.label
         if thread.fed_by is not None:
             self._feeds[thread.fed_by], thread.fed_by = label, None
         if thread.state == _PENDING:
@@ -348,6 +409,10 @@ class StepFinder:
         else:
             self._begun(steps.begin, label)
         thread.state, thread.loader, self.any_found = kind, None, True
+        if by_hand is not None:
+            thread.by_hand, thread.pending, thread.calls = by_hand, True, 1
+        if (by_hand is not None or self.open_ended) and steps.is_open():  # another thread's is none any more
+            self._lasts_in = get_ident() if by_hand is not None else None
 
     def _close(self, label: str, done: bool = True) -> None:
         self._thread.waits, self._thread.first = False, None
@@ -367,7 +432,7 @@ class StepFinder:
                 steps.cancel()
             raise
         finally:
-            self._thread.state = _NONE
+            self._none_lasts()
 
     def _cancel(self, forget: bool = True) -> None:
         """A batch led to no step; the next one of its kind opens none, unless the data had only ended."""
