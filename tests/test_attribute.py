@@ -162,11 +162,16 @@ def test_what_loads_data_is_a_row_of_its_own_in_every_step():
     assert footprint.other_processes_j == pytest.approx(0.2 * 19)
 
 
+@pytest.mark.parametrize("start_s", [0, 30])
 @pytest.mark.parametrize(("until_s", "said"), [(5, False), (6, True)])
-def test_much_energy_between_steps_is_worth_a_word(until_s, said):
-    spans = trace(("a", 0, 2), ("(between steps)", 2, until_s), ("a", until_s, 10), device="CPU:0")
-    warnings = attribute(spans, one_watt(10, Domain("cpu", "CPU:0"))).warnings
-    assert any("40.0 % of the energy is of the time between steps" in one for one in warnings) == said
+def test_much_energy_between_steps_is_worth_a_word(until_s, said, start_s):
+    """However long the program has taken to start."""
+    spans = trace(
+        ("a", 0, 2), ("(between steps)", 2, until_s), ("a", until_s, 10), ("(start-up)", 10, 10 + start_s),
+        device="CPU:0",
+    )  # fmt: skip
+    warnings = attribute(spans, one_watt(10 + start_s, Domain("cpu", "CPU:0"))).warnings
+    assert any("40.0 % of the energy after the start is of the" in one for one in warnings) == said
 
 
 def test_weights_share_an_instant_and_calibrated_weights_share_an_interval():

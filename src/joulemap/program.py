@@ -23,6 +23,8 @@ SLICE = "slice"
 _SIZED = re.compile(r"(.+) \((\d+) numbers\)")
 BETWEEN = "(between steps)"
 """What a program does there, of which nothing is traced."""
+START_UP = "(start-up)"
+"""What it does before its first step."""
 
 Edge = tuple[str, str]
 """From one operation to another that uses what it has computed."""

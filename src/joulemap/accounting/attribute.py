@@ -34,7 +34,7 @@ from joulemap.accounting.watching import part
 from joulemap.devices import Device, Domain, roots
 from joulemap.errors import InputError
 from joulemap.processes import ProcessShares
-from joulemap.program import BETWEEN, PROFILER, split
+from joulemap.program import BETWEEN, PROFILER, START_UP, split
 from joulemap.traces import NO_STEP, PHASES, EventTrace, Float64, Int64, PowerTrace, Steps
 from joulemap.units import fmt_seconds, fmt_share
 
@@ -346,14 +346,18 @@ def _warnings(events: EventTrace, traces: list[PowerTrace], counted: list[PowerT
 
 def _much_between(footprints: list[Footprint]) -> list[str]:
     """That most of what a program does may lie between its steps: what belongs to them, or they themselves,
-    were not recognised."""
-    between_j = sum(float(one.energy_j[one.name.isin([BETWEEN])].sum()) for one in footprints)
-    drawn_j = sum(one.attributed_j + one.idle_j for one in footprints)
-    if not drawn_j or between_j <= _MUCH * drawn_j:
+    were not recognised. How long it took to start says nothing of that."""
+
+    def of(name: str) -> float:
+        return sum(float(one.energy_j[one.name.isin([name])].sum()) for one in footprints)
+
+    between_j = of(BETWEEN)
+    drawn_j = sum(one.attributed_j + one.idle_j for one in footprints) - of(START_UP)
+    if between_j <= _MUCH * drawn_j or not between_j:
         return []
     return [
-        f"{fmt_share(between_j / drawn_j)} of the energy is of the time between steps, of which nothing is "
-        "traced. Where that is part of a step, mark the whole of it: joulemap.step()."
+        f"{fmt_share(between_j / drawn_j)} of the energy after the start is of the time between steps, of "
+        "which nothing is traced. Where that is part of a step, mark the whole of it: joulemap.step()."
     ]
 
 

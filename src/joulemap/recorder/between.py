@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.program import BETWEEN, SLICE
+from joulemap.program import BETWEEN, SLICE, START_UP
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED
 from joulemap.traces import EventTrace, Int64, Steps
 
-START_UP, AFTER = "(start-up)", "(after the last step)"
+AFTER = "(after the last step)"
 COMPILATION, TRACING, ALL = "(compilation)", "(tracing)", "(the whole program)"
 BESIDE = "(between operations)"
 LANE = "joulemap"
