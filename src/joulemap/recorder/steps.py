@@ -16,6 +16,7 @@ from threading import get_ident
 
 from joulemap.frameworks.adapter import Begun, Lane
 from joulemap.program import SLICE
+from joulemap.recorder.beside import Beside
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.journal import COMPILED, TRACED, UNTRACED, Journal
 from joulemap.recorder.sessions import Sessions
@@ -56,6 +57,7 @@ class StepClock:
         self._off = False
         self._lane = Lane("")
         self._threads = Threads()
+        self._beside = Beside(self._border_ns)
 
     def take_lane(self, lane: Lane) -> None:
         """Steps are noted in it from now on."""
@@ -128,6 +130,8 @@ class StepClock:
                 if self._owner == me:
                     self._never_mind()
                 raise
+        elif not self._off:
+            self._beside.begins(label, self._now_ns())
 
     def _is_left_open(self) -> bool:
         """Whether another thread's step waits for one that may never come."""
@@ -152,6 +156,7 @@ class StepClock:
     def end(self, done: bool = False) -> None:
         """The end of the outermost one closes it."""
         if self._owner != get_ident():
+            self._beside.ends(self._now_ns())
             return
         if done:
             self._error = sys.exc_info()[1]
@@ -243,6 +248,7 @@ class StepClock:
         """As if the step had not begun; a session that was opened for it ends, and has cost what it cost."""
         self._take_over()
         if not self.is_open():
+            self._beside.cancels()
             return
         self._depth -= 1
         if not self._depth:
@@ -263,6 +269,9 @@ class StepClock:
         with self._lock:
             self._off = True
             self._settle()
+            passed_over = self._beside.warning(self._now_ns())
+            if passed_over:
+                self._journal.put("warning", passed_over)
             if not self._end_slice() and self._sessions.open:
                 self._tracing.end()
 
