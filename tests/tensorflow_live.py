@@ -53,6 +53,9 @@ class Heard:
         if self.depth and len(self.steps) not in self.compiled_steps:
             self.compiled_steps.append(len(self.steps))
 
+    def has_compiled(self) -> None:
+        """Where a step is open, that is all."""
+
 
 @contextmanager
 def attached(folder: Path, *modules: str) -> Iterator[tuple[TensorFlowAdapter, Heard]]:

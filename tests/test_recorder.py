@@ -417,6 +417,29 @@ def test_all_time_without_a_step_has_a_name() -> None:
     }
 
 
+def test_what_is_compiled_outside_of_steps_has_a_name_there() -> None:
+    steps = [(20, 30, "train", COMPILED), (40, 50, "train", UNTRACED)]
+    compilations = [(2, 4), (4, 6), (18, 24), (25, 27), (29, 32), (33, 34), (38, 52)]
+    found = named_spans(steps, [], (0, 60), (), compilations)
+    spans = zip(found.start_ns.tolist(), found.end_ns.tolist(), found.name, strict=True)
+    start, compiling, between = "(start-up)", "(compilation)", "(between steps)"
+    assert sorted(spans) == [
+        (0, 2, start),
+        (2, 4, compiling),
+        (4, 6, compiling),
+        (6, 18, start),
+        (18, 20, compiling),
+        (20, 30, compiling),
+        (30, 32, compiling),
+        (32, 33, between),
+        (33, 34, compiling),
+        (34, 38, between),
+        (38, 40, compiling),
+        (50, 52, compiling),
+        (52, 60, "(after the last step)"),
+    ]
+
+
 def test_a_traced_step_has_ended_when_all_that_was_called_in_it_is_computed(journal: Journal) -> None:
     """Whoever marks it: what a GPU still does is none of the next one's."""
 

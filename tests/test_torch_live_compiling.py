@@ -56,3 +56,36 @@ def test_a_traced_step_that_compiles_is_compilation(tmp_path: Path, which: tuple
     called = zip(signatures["name"].to_pylist(), signatures["calls"].to_pylist(), strict=True)
     assert dict(called)["1/addmm"] == 2
     assert recording.program().edges
+
+
+A_FUNCTION = """
+import torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+@torch.compile(backend="eager", dynamic=False)
+def loss(x):
+    return model(x).sum()
+
+for length in (4, 4, 4, 4, 6, 6):  # no step is known when the first one is compiled
+    loss(torch.randn(length, 8)).backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_compiled_before_any_step_is_compilation(tmp_path: Path) -> None:
+    path, program = tmp_path / "r.joulemap", tmp_path / "train.py"
+    program.write_text(A_FUNCTION)
+    run_joulemap("run", "-q", "--overhead", "0", "-o", path, program)
+    recording = joulemap.load(path)
+    steps, events = recording.steps(), recording.events()
+    assert steps is not None
+    before, inside = (spans(events, "(compilation)") < steps.start_ns[0]).tolist()
+    assert (before, inside) == (True, False)
+    assert len(spans(events, "(start-up)")) == 2  # before that, and after it
+
+
+def spans(events: joulemap.EventTrace, name: str) -> np.ndarray:
+    """When each of this name began."""
+    return np.sort(events.start_ns[np.array([one == name for one in events.name], bool)])

@@ -45,7 +45,11 @@ class StepListener(Protocol):
         ...
 
     def compiled(self) -> None:
-        """The step that runs now has compiled something: it is no example of the others."""
+        """The step that runs now compiles something: it is no example of the others."""
+        ...
+
+    def has_compiled(self) -> None:
+        """That is done. Where no step was open, it is time of its own."""
         ...
 
     def is_open(self) -> bool:

@@ -7,8 +7,10 @@ the program used then; on an accelerator, where nothing runs then, it stays idle
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -75,10 +77,13 @@ def named_spans(
     sessions: Sequence[Mapping[str, Any]],
     window_ns: tuple[int, int],
     traced: Sequence[EventTrace] = (),
+    compilations: Sequence[tuple[int, int]] = (),
 ) -> EventTrace:
     """Runtime events on the CPU for all time in the window that no step explains, and for that of traced
-    steps in which none of the events that were ``traced`` ran there."""
-    spans = [*_gaps(steps, window_ns), *_beside(steps, traced)]
+    steps in which none of the events that were ``traced`` ran there. ``compilations`` are one after the
+    other, in steps or not."""
+    gaps = chain.from_iterable(_split(gap, compilations) for gap in _gaps(steps, window_ns))
+    spans = [*gaps, *_beside(steps, traced)]
     spans += [(start, end, COMPILATION) for start, end, _, seen in steps if seen == COMPILED]
     spans += [span for session in sessions for span in _tracing(session)]
     spans = [(max(a, window_ns[0]), min(b, window_ns[1]), name) for a, b, name in spans]
@@ -101,6 +106,17 @@ def _gaps(steps: Sequence[Step], window_ns: tuple[int, int]) -> Iterable[Span]:
     for step, after in pairwise(steps):
         yield step[1], after[0], BETWEEN
     yield steps[-1][1], window_ns[1], AFTER
+
+
+def _split(gap: Span, compilations: Sequence[tuple[int, int]]) -> Iterable[Span]:
+    """A gap, and what was compiled in it."""
+    begin_ns, end_ns, name = gap
+    first = bisect_right(compilations, begin_ns, key=itemgetter(1))
+    for start_ns, until_ns in compilations[first : bisect_left(compilations, (end_ns, 0))]:
+        yield begin_ns, start_ns, name
+        begin_ns = min(until_ns, end_ns)
+        yield max(start_ns, gap[0]), begin_ns, COMPILATION
+    yield begin_ns, end_ns, name
 
 
 def _beside(steps: Sequence[Step], traced: Sequence[EventTrace]) -> Iterable[Span]:

@@ -89,6 +89,9 @@ class Experiment:
     def compiled(self) -> None:
         self._steps.compiled()
 
+    def has_compiled(self) -> None:
+        self._steps.has_compiled()
+
     def noted(self, label: str) -> bool:
         """Something may come of every step."""
         return False

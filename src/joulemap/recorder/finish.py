@@ -82,7 +82,7 @@ def finish(
     begun_ns, steps = since_first_step(in_order(_steps(story, traces), window_ns))
     steps = with_slices_between(steps, window_ns[1])
     parts = [one.events.take(one.events.end_ns > begun_ns) for one in traces]
-    named = named_spans(steps, story.sessions, window_ns, parts)
+    named = named_spans(steps, story.sessions, window_ns, parts, story.compilations)
     writer.put_events(EventTrace.joined([*parts, named]))
     table = steps_table(steps)
     if len(table):

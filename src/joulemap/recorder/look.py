@@ -71,6 +71,9 @@ class LookingOn:
     def compiled(self) -> None:
         self._steps.compiled()
 
+    def has_compiled(self) -> None:
+        self._steps.has_compiled()
+
     def noted(self, label: str) -> bool:
         """A step that may be looked at must begin as such."""
         return self._is_done(label) and self._steps.noted(label)

@@ -47,6 +47,7 @@ class StepClock:
         self._label = ""
         self._start_ns = 0
         self._compiled = False
+        self._compiles_since_ns: int | None = None
         self._error: BaseException | None = None
         self._count = 0
         self._slice_ns: int | None = None
@@ -213,10 +214,17 @@ class StepClock:
 
     def compiled(self) -> None:
         """The step that is open on this thread is no example of others."""
+        self._compiles_since_ns = self._now_ns()
         self._take_over()
         if self._owner == get_ident():
             self._settle()
             self._compiled = True
+
+    def has_compiled(self) -> None:
+        """What was compiled may lie in no step."""
+        since_ns, self._compiles_since_ns = self._compiles_since_ns, None
+        if since_ns is not None and not self._off:
+            self._journal.put("compilation", [since_ns, self._now_ns()])
 
     def is_open(self) -> bool:
         """Whether the step that is open is this thread's."""

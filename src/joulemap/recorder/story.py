@@ -19,6 +19,8 @@ class Story:
     tracing_share: float | None = None
     steps: list[tuple[int, int, str, int]] = field(default_factory=list)
     sessions: list[dict[str, Any]] = field(default_factory=list)
+    compilations: list[tuple[int, int]] = field(default_factory=list)
+    """When something was compiled, in steps and elsewhere."""
     regions: list[tuple[int, int, str]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -37,6 +39,7 @@ class Story:
             "step": story._step,
             "waited": story._waited,
             "session": story.sessions.append,
+            "compilation": story._compilation,
             "region": story._region,
             "version": story._version,
             "warning": story.warnings.append,
@@ -63,6 +66,9 @@ class Story:
         if self.steps and since_ns - self.steps[-1][1] < until_ns - since_ns:
             start_ns, _, label, seen = self.steps[-1]
             self.steps[-1] = (start_ns, until_ns, label, seen)
+
+    def _compilation(self, said: list[Any]) -> None:
+        self.compilations.append((int(said[0]), int(said[1])))
 
     def _region(self, said: list[Any]) -> None:
         self.regions.append((int(said[0]), int(said[1]), str(said[2])))

@@ -124,7 +124,7 @@ class TorchAdapter(HookedAdapter):
         elif module == "torch.utils.data.dataloader":
             attempt(hook_loaders, self._watch, self._finder, self._patches)
         elif module == "torch._dynamo":
-            attempt(hook_compiler, self._watch, self._patches, self._compiled)
+            attempt(hook_compiler, self._watch, self._patches, self._compiled, self._has_compiled)
         elif module == "torch._inductor.compile_fx":
             attempt(self._provenance.hook, self._patches)
 
@@ -142,6 +142,9 @@ class TorchAdapter(HookedAdapter):
         if self._profiler is not None:
             self._profiler.compiles()
         self._watch.steps.compiled()
+
+    def _has_compiled(self) -> None:
+        self._watch.steps.has_compiled()
 
     def _taste_no_more(self) -> None:
         if self._tasting is not None:

@@ -218,18 +218,24 @@ def hook_loaders(watch: Watch, finder: StepFinder, patches: Patches) -> None:
     patches.put(_BaseDataLoaderIter, "__next__", following)
 
 
-def hook_compiler(watch: Watch, patches: Patches, compiled: Callable[[], None]) -> None:
-    """Every compilation: a step with one in it is no example of others. Not by a callback of the compiler,
+def hook_compiler(
+    watch: Watch, patches: Patches, begins: Callable[[], None], ends: Callable[[], None]
+) -> None:
+    """Every compilation: a step with one in it is no example of others. Not by callbacks of the compiler,
     since its reset throws these away."""
     from torch._dynamo.callback import callback_handler
 
-    original, attempt = callback_handler.run_start_callbacks, aside(watch)
+    attempt = aside(watch)
 
-    def compiles(*args: Any, **kwargs: Any) -> Any:
-        attempt(compiled)
-        return original(*args, **kwargs)
+    def telling(original: Callable[..., Any], what: Callable[[], None]) -> Callable[..., Any]:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            attempt(what)
+            return original(*args, **kwargs)
 
-    patches.put(callback_handler, "run_start_callbacks", unseen(compiles))
+        return unseen(told)
+
+    for name, what in (("run_start_callbacks", begins), ("run_end_callbacks", ends)):
+        patches.put(callback_handler, name, telling(getattr(callback_handler, name), what))
 
 
 def _stepping() -> Iterator[int]:
