@@ -75,6 +75,12 @@ class Program:
         self.one(self.x).sum().backward()
         self.optimizer.step()
 
+    def attacks(self) -> None:
+        """In evaluation mode, with no optimizer of its own."""
+        self.one.eval()
+        self.one(self.x).sum().backward()
+        self.one.train()
+
     def a_step_inside(self) -> None:
         self.seen.append(self.clock.is_open())
         self.clock.begin("inside")
@@ -115,6 +121,7 @@ class Program:
             "fails": self.fails,
             "trains": self.trains,
             "has gradients on": lambda: self.one(self.x),
+            "attacks": self.attacks,
             "has a step inside": lambda: inside(meanwhile=self.a_step_inside),
             "has a step around": self.a_step_around,
             "compiles": lambda: inside(meanwhile=self.clock.compiled),

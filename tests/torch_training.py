@@ -83,6 +83,12 @@ class Training:
         self.one(self.x)
         self.one.train()
 
+    def attacks(self) -> None:
+        """In evaluation mode, with no optimizer of its own."""
+        self.one.eval()
+        self.one(self.x).sum().backward()
+        self.one.train()
+
     def with_a_closure(self) -> None:
         def closure() -> Any:
             loss = self.one(self.x).sum()
@@ -91,15 +97,8 @@ class Training:
 
         self.first.step(closure)
 
-    def in_a_thread(self) -> None:
-        thread = threading.Thread(target=self.trains)
-        thread.start()
-        thread.join()
-
     def loads_in_a_thread(self) -> None:
-        thread = threading.Thread(target=lambda: (next(self.batches), self.trains()))
-        thread.start()
-        thread.join()
+        in_a_thread(lambda: (next(self.batches), self.trains()))
 
     def comes_to_the_end(self) -> None:
         for _ in torch.utils.data.DataLoader([1, 2]):
@@ -133,6 +132,11 @@ class Training:
             "fails in the call": self.fails_in_the_call,
             "infers": self.infers,
             "evaluates": self.evaluates,
+            "attacks": self.attacks,
+            "attacks in a thread": lambda: in_a_thread(self.attacks),
+            "attacks and steps": lambda: (self.attacks(), self.first.step()),
+            "attacks and trains": lambda: (self.attacks(), self.trains()),
+            "attacks and loads": lambda: (self.attacks(), next(self.batches)),
             "has a closure": self.with_a_closure,
             "loads": lambda: next(self.batches),
             "loads and trains": lambda: (next(self.batches), self.trains()),
@@ -147,8 +151,14 @@ class Training:
             "comes to the end": self.comes_to_the_end,
             "begins anew": self.begins_anew,
             "breaks off": self.breaks_off,
-            "is in a thread": self.in_a_thread,
+            "is in a thread": lambda: in_a_thread(self.trains),
         }
+
+
+def in_a_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
 
 
 ACTIONS = sorted(Training().actions())
