@@ -252,8 +252,8 @@ def test_a_thread_that_trains_no_more_does_not_hide_others_for_long(
     monkeypatch: pytest.MonkeyPatch, waits_s: float
 ) -> None:
     trainer = Trainer()
-    monkeypatch.setattr("joulemap.recorder.steps.PATIENCE_S", waits_s)
-    monkeypatch.setattr("joulemap.recorder.steps.LONGER", 0)
+    monkeypatch.setattr("joulemap.recorder.steps.LEFT_S", waits_s)
+    monkeypatch.setattr("joulemap.recorder.steps.LEFT_STEPS", 0)
     with recording(StepClock) as (program, written):
         for _ in range(4):
             trainer.trains()

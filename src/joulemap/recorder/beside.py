@@ -53,8 +53,8 @@ class Beside:
             return ""
         labels = " and ".join(f"{count:,} of {label!r}" for label, count in self._counts.most_common(3))
         return (
-            f"Steps of several threads lay beside each other, and joulemap knows one at a time: {labels}, of "
-            f"{fmt_seconds(self._took_ns / 1e9)} together, were passed over. What they took is in the steps "
-            "of the other threads and between these. Where each matters, record them in turns, or in "
-            "processes of their own."
+            "Steps of several threads lay beside each other, and joulemap knows one at a time. At least "
+            f"{labels}, of {fmt_seconds(self._took_ns / 1e9)} together, were passed over: what they took is "
+            "in the steps of the other threads and between these. Where each matters, record them in turns, "
+            "or in processes of their own."
         )

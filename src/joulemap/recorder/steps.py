@@ -32,6 +32,9 @@ HURRY_S = 0.5
 in the processor's caches is slow, and makes the program's own slow that it takes the place of."""
 LONGER = 3
 """A traced step may take this many times as long as usual, and the patience; then its session ends."""
+LEFT_STEPS, LEFT_S = 10, 0.5
+"""One that lasts until the next may take so many times as long as usual, or so long where that is not known,
+while other threads make steps."""
 
 
 class StepClock:
@@ -138,7 +141,8 @@ class StepClock:
         """Whether another thread's step waits for one that may never come."""
         if self._owner in (None, get_ident()) or not self._sessions.open_ended:
             return False
-        return self._now_ns() - self._start_ns > self._allowed_s() * 1e9
+        allowed_s = LEFT_STEPS * self.budget.usual_s(self._label) or LEFT_S
+        return self._now_ns() - self._start_ns > allowed_s * 1e9
 
     def _clear_what_was_left(self) -> None:
         """Nobody will end the step of a thread that has ended, nor one of the lane whose end was not heard:
