@@ -218,7 +218,8 @@ def test_a_program_with_workers_is_told_where_their_energy_is(tmp_path: Path) ->
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_energy_of_workers_is_the_input_pipelines_and_no_layers(tmp_path: Path, start: str) -> None:
     """The program's own thread does nearly nothing, in a module, while the worker computes."""
-    assert recorded(tmp_path, FED, start) == []
+    said = recorded(tmp_path, FED, start)
+    assert not [one for one in said if not one.startswith("Tracing took")]  # on a busy machine
     footprint = joulemap.account(tmp_path / "r.joulemap").where(domain="CPU")
     drawn_j = {row["name"]: row["energy_j"] for row in footprint.rollup(keep=()).to_records()}
     workers_j = drawn_j["input pipeline/workers"]
