@@ -20,15 +20,14 @@
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any
 
-from joulemap.frameworks.adapter import Begun, LaneKeeper
 from joulemap.frameworks.torch.aside import aside, unseen
-from joulemap.frameworks.torch.by_hand import FEW, ByHand, Round, Step, following
+from joulemap.frameworks.torch.borders import NONE, PENDING, Borders, Thread, nobody
+from joulemap.frameworks.torch.by_hand import FEW, ByHand, Step, following
 from joulemap.frameworks.torch.given import ABSENT
 from joulemap.frameworks.torch.kinds import (
     INFERENCE,
@@ -36,14 +35,9 @@ from joulemap.frameworks.torch.kinds import (
     TRAIN,
     InferenceKinds,
     TrainingKinds,
-    is_inference,
 )
-from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.watch import Watch
 
-Result = TypeVar("Result")
-
-_NONE, _PENDING = "", "pending"
 _FORWARDS = 64
 """A training step has at most so many outermost calls, until one was seen to have more: a program that has
 gradients on and never uses them makes no steps of training."""
@@ -53,51 +47,20 @@ _REMEMBERED = 1000
 """Modules that were called with gradients: a program may make one for every call."""
 
 
-class _Thread(threading.local):
-    """What one thread is in: no step, one that may become something, training or inference, and which kind of
-    that; the ``first`` optimizer that has stepped in it, the ``last`` one of all, and the last one ``before``
-    it. It may have been ``interrupted``: what comes of its passes is still to come. A pass is ``pending``
-    until a backward pass has run; ``within`` is the noted step in which the last one did. A step is
-    ``by_hand`` where it ends with the next call after that; ``passes`` may show that there are such. The next
-    call is ``fed_by`` the data that a ``loader`` reads; the last one ``was_fed_by`` some, and
-    ``was_fed_from`` there."""
-
-    def __init__(self) -> None:
-        self.state = _NONE
-        self.inference = INFERENCE
-        self.calls = 0
-        self.fed_by: int | None = None
-        self.loader: Callable[[], Any] | None = None
-        self.was_fed_by: int | None = None
-        self.was_fed_from: Callable[[], Any] = _nobody
-        self.first: int | None = None
-        self.last: int | None = None
-        self.before: int | None = None
-        self.waits = self.interrupted = self.pending = False
-        self.within: Begun | None = None
-        self.by_hand: Step | None = None
-        self.passes: Round | None = None
-
-
-class StepFinder:
+class StepFinder(Borders):
     """Told of calls by hooks, tells a ``StepListener`` of steps. ``alike`` is the ``id`` of a module of which
     next to nothing needs to be said when it is called the next time, as ``notes`` does: it is inference, as
-    before, or training where it ``learns``, one call and one step of the same optimizer. ``any_found`` says
-    that there were steps, and ``in_others`` that some lay in those of somebody else."""
+    before, or training where it ``learns``, one call and one step of the same optimizer."""
 
     def __init__(self, watch: Watch, settle: Callable[[], None]) -> None:
-        self.any_found = self.in_others = False
-        self.quick = Quick(INFERENCE)
+        super().__init__(watch, settle)
         self.alike = 0
         self.learns = False
         self.notes: Callable[[], bool] = bool
-        self._called: Callable[[], Any] = _nobody
-        self._optimizer: Callable[[], Any] = _nobody
+        self._called: Callable[[], Any] = nobody
+        self._optimizer: Callable[[], Any] = nobody
         self._noted = TRAIN
         self._kinds = InferenceKinds()
-        self._watch, self._settle = watch, settle
-        self._thread = _Thread()
-        self._feeds: dict[int, str] = {}
         self._trained = TrainingKinds()
         self._learners: dict[int, Callable[[], Any]] = {}
         self._not_last: set[int | None] = set()
@@ -106,17 +69,11 @@ class StepFinder:
         self._learner: int | None = None
         self._steppers: set[int] = set()
         self._hand = ByHand()
-        self._lasts_in: int | None = None
         self._apart = False
         self._most_calls = _FORWARDS
         self._never_ends = False
         self._aside = aside(watch)
         unseen(self._loader_is_gone)  # garbage may be collected in the middle of compiled code
-
-    @property
-    def open_ended(self) -> bool:
-        """Whether the step that is open lasts until the next one, if there is one."""
-        return self._lasts_in is not None
 
     def call_begins(self, learns: bool, module: Any, evaluates: bool = False, numbers: int = ABSENT) -> None:
         """An outermost module is called with so many ``numbers``; ``learns`` says that a backward pass may
@@ -130,7 +87,7 @@ class StepFinder:
         thread.calls += 1
         if thread.state == TRAIN:
             thread.pending |= learns
-            if evaluates and not thread.pending and self._learners.get(id(module), _nobody)() is module:
+            if evaluates and not thread.pending and self._learners.get(id(module), nobody)() is module:
                 self._close(self._expected(thread.last))
                 thread.interrupted = True
             elif thread.calls > self._most_calls:
@@ -145,12 +102,13 @@ class StepFinder:
             thread.pending = True
         by_hand = self._by_hand(module, learns)
         kind = TRAIN if by_hand or (learns and not self._never_ends) else INFERENCE
-        thread.was_fed_from, thread.was_fed_by = thread.loader or _nobody, thread.fed_by
+        thread.was_fed_from, thread.was_fed_by = thread.loader or nobody, thread.fed_by
         if kind == INFERENCE:
             thread.inference = self._kinds.label(module, numbers, fed=thread.fed_by is not None)
         if self._kinds.too_many:
             self._watch.note(TOO_MANY)
-        self._open(kind, by_hand)
+        label = thread.inference if kind == INFERENCE else self._expected(thread.last)
+        self._open(kind, label if by_hand is None else by_hand.label, by_hand)
 
     def _by_hand(self, module: Any, learns: bool) -> Step | None:
         """The step that a call begins which no optimizer will end, as far as is known."""
@@ -163,7 +121,7 @@ class StepFinder:
             thread.passes = None
         return step
 
-    def _end_what_is_over(self, thread: _Thread) -> None:
+    def _end_what_is_over(self, thread: Thread) -> None:
         """Something begins, which no step is a part of that waits for it."""
         if thread.waits:
             self._wait_no_more()
@@ -182,12 +140,6 @@ class StepFinder:
             self._watch.steps.cancel()
             self._none_lasts()
 
-    def _none_lasts(self) -> None:
-        """The step that this thread was in is over."""
-        self._thread.state, self._thread.by_hand = _NONE, None
-        if self._lasts_in == get_ident():
-            self._lasts_in = None
-
     def _is_apart(self) -> bool:
         """Whether a call of this thread's begins no step of training, since another thread's optimizer steps
         for it. One that it has begun before that was known is none."""
@@ -197,7 +149,7 @@ class StepFinder:
             return False
         if self._thread.state == TRAIN:
             self._watch.steps.cancel()
-            self._thread.state = _NONE
+            self._thread.state = NONE
         return True
 
     def differentiates(self, again: bool = False) -> None:
@@ -237,7 +189,7 @@ class StepFinder:
         thread = self._thread
         if module is not None and thread.fed_by is None:  # else that is still to be learned from
             feeds = thread.was_fed_by is not None and self._feeds.get(thread.was_fed_by) == self._noted
-            fed = thread.was_fed_from if feeds else _nobody, thread.was_fed_by
+            fed = thread.was_fed_from if feeds else nobody, thread.was_fed_by
             self.quick.expect(module, self._noted, self._optimizer, fed)
 
     def _notes_inference(self) -> bool:
@@ -258,7 +210,7 @@ class StepFinder:
         if module is None or not module.training or differentiates:
             return False
         thread = self._thread
-        loaded = thread.state == _PENDING and thread.fed_by is not None and thread.fed_by == thread.was_fed_by
+        loaded = thread.state == PENDING and thread.fed_by is not None and thread.fed_by == thread.was_fed_by
         if not loaded and not self._begun(self._watch.steps.noted, self._noted):
             return False
         if thread.fed_by is not None:
@@ -270,11 +222,11 @@ class StepFinder:
         """A batch begins a step of training like the one before it; False where that is not so sure."""
         thread, fed_by = self._thread, id(dataset)
         alike = self.alike and self.learns and thread.was_fed_by == fed_by
-        sure = alike and thread.state == _NONE and self._feeds.get(fed_by) == self._noted
+        sure = alike and thread.state == NONE and self._feeds.get(fed_by) == self._noted
         loader = weakref.ref(iterator, self._loader_is_gone) if sure else None
         if not sure or not self._begun(self._watch.steps.noted, self._noted):
             return False
-        thread.state, thread.fed_by, thread.loader = _PENDING, fed_by, loader
+        thread.state, thread.fed_by, thread.loader = PENDING, fed_by, loader
         return True
 
     def is_as_noted(self, optimizer: Any) -> bool:
@@ -300,11 +252,11 @@ class StepFinder:
         thread.passes = None
         self._apart |= self._learner not in (None, me) and not (thread.calls or has_closure)
         self._steppers.add(me)
-        if self._apart and thread.state == _NONE and not thread.calls:
+        if self._apart and thread.state == NONE and not thread.calls:
             self._watch.steps.forget_others()  # a call that would do so itself may not be heard beside others
-        if thread.state == _PENDING or (thread.state == _NONE and (has_closure or thread.interrupted)):
-            self._open(TRAIN)
-        elif thread.state != _NONE:
+        if thread.state == PENDING or (thread.state == NONE and (has_closure or thread.interrupted)):
+            self._open(TRAIN, self._expected(thread.last))
+        elif thread.state != NONE:
             thread.state, thread.waits = TRAIN, False
         elif not thread.calls and thread.last == key:
             self._end_to_end = True
@@ -331,8 +283,8 @@ class StepFinder:
             if thread.last == key and thread.calls == 1:
                 self._expect_training(key)
         thread.last, thread.calls, self._learner = key, 0, None
-        if self._end_to_end and thread.state == _NONE:
-            self._open(TRAIN)
+        if self._end_to_end and thread.state == NONE:
+            self._open(TRAIN, self._expected(thread.last))
 
     def loading_begins(self, iterator: Any, dataset: Any) -> None:
         """A data loader is asked for the next batch."""
@@ -341,20 +293,20 @@ class StepFinder:
             return
         self.expect_nothing()
         self._end_what_is_over(thread)
-        if thread.state == _PENDING:
+        if thread.state == PENDING:
             self._cancel()
         thread.fed_by = id(dataset)
         expected = self._feeds.get(id(dataset))
-        if thread.state == _NONE and expected is not None and not self._watch.steps.is_open():
+        if thread.state == NONE and expected is not None and not self._watch.steps.is_open():
             thread.loader = weakref.ref(iterator, self._loader_is_gone)
             self._begun(self._watch.steps.begin, expected)
-            thread.state = _PENDING
+            thread.state = PENDING
 
     def loading_ends(self, exhausted: bool) -> None:
         """It has no more, or has failed."""
         if exhausted:
             thread = self._here()
-            if thread.state == _PENDING:
+            if thread.state == PENDING:
                 self._cancel(forget=False)
             thread.fed_by = None
 
@@ -363,84 +315,13 @@ class StepFinder:
 
     def _cancel_what_it_began(self, loader: weakref.ref[Any]) -> None:
         thread = self._here()
-        if thread.state == _PENDING and thread.loader is loader:
+        if thread.state == PENDING and thread.loader is loader:
             self._cancel()
 
     def _wait_no_more(self) -> None:
         """The optimizer that was to follow does not."""
         self._not_last.discard(self._thread.last)
         self._close(self._label(self._thread.first))
-
-    def _here(self) -> _Thread:
-        """What this thread is in. A step of training that was only noted is one like all others from here."""
-        thread, begun, steps = self._thread, self.quick.here(), self._watch.steps
-        if begun is not None and not is_inference(begun[2]) and isinstance(steps, LaneKeeper):
-            if self.quick.pending is not None:
-                thread.state, (thread.loader, thread.fed_by) = _PENDING, self.quick.pending
-                self.quick.pending = None
-            else:
-                thread.state, thread.calls, thread.by_hand = TRAIN, 1, None
-                thread.pending = thread.within is not begun
-            steps.adopt()  # last: a signal's handler may raise in it
-        return thread
-
-    def _begun(self, begin: Callable[[str], Result], label: str) -> Result:
-        """Begin a step; none has begun where a signal's handler raises meanwhile."""
-        steps = self._watch.steps
-        inside = steps.is_open()
-        try:
-            return begin(label)
-        except BaseException:
-            if not inside and steps.is_open():
-                steps.cancel()
-            raise
-
-    def _open(self, kind: str, by_hand: Step | None = None) -> None:
-        thread, steps = self._thread, self._watch.steps
-        label = thread.inference if kind == INFERENCE else self._expected(thread.last)
-        label = label if by_hand is None else by_hand.label
-        if thread.fed_by is not None:
-            self._feeds[thread.fed_by], thread.fed_by = label, None
-        if thread.state == _PENDING:
-            steps.rename(label)
-        elif steps.is_open():
-            self.in_others = True
-            return  # somebody else's step
-        else:
-            self._begun(steps.begin, label)
-        thread.state, thread.loader, self.any_found = kind, None, True
-        if by_hand is not None:
-            thread.by_hand, thread.pending, thread.calls = by_hand, True, 1
-        if (by_hand is not None or self.open_ended) and steps.is_open():  # another thread's is none any more
-            self._lasts_in = get_ident() if by_hand is not None else None
-
-    def _close(self, label: str, done: bool = True) -> None:
-        self._thread.waits, self._thread.first = False, None
-        try:
-            self._watch.steps.rename(label)
-            self._settle()
-        finally:  # whatever a signal's handler raises meanwhile
-            self._end(done)
-
-    def _end(self, done: bool = False) -> None:
-        """End the step that is open; where a signal's handler raises meanwhile, there was none."""
-        steps = self._watch.steps
-        try:
-            steps.end(done)
-        except BaseException:
-            if steps.is_open():
-                steps.cancel()
-            raise
-        finally:
-            self._none_lasts()
-
-    def _cancel(self, forget: bool = True) -> None:
-        """A batch led to no step; the next one of its kind opens none, unless the data had only ended."""
-        thread = self._thread
-        if forget and thread.fed_by is not None:
-            self._feeds.pop(thread.fed_by, None)
-        self._watch.steps.cancel()
-        thread.state, thread.loader = _NONE, None
 
     def _expected(self, last: int | None) -> str:
         """The kind of step that came after this optimizer's the last time."""
@@ -455,7 +336,3 @@ class StepFinder:
 
     def _label(self, key: int | None) -> str:
         return self._trained.label(key)
-
-
-def _nobody() -> None:
-    """In the place of an optimizer that is gone."""
