@@ -9,6 +9,8 @@ from pathlib import Path
 
 
 def main(plan, result):
+    if "REPLAYS_END" in os.environ:
+        os._exit(1)
     said = json.loads(Path(plan).read_text())
     with Path(result).open("w") as file:
         for key, _ in [*said["shares"], ["", 0.0]]:

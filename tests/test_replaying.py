@@ -87,6 +87,13 @@ def test_however_many_operations_end_the_replays_the_others_keep_their_costs(mon
     assert len(lines) == 9
 
 
+def test_where_nothing_can_be_replayed_at_all_it_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("joulemap.replaying._PROGRAM", "tests.replays_that_end")
+    monkeypatch.setenv("REPLAYS_END", "at once")
+    with pytest.raises(InputError, match="does not work here any more"):
+        replayed(Replays("cpu", {"a": 0.5, "b": 0.5}, 0.0, 60.0, 1, 0.1, 0.1, 0.95, 0.01))
+
+
 def test_when_a_budget_is_spent_nothing_begins_anew_but_what_is_drawn_at_rest():
     plan = Replays("cpu", {"a": 0.5, "b": 0.3, "c": 0.2}, 0.0, 10.0, 1, 0.5, 0.5, 0.95, 0.01)
     lines = [{"key": "a"}, {"key": "b", "skipped": "odd"}]

@@ -20,6 +20,8 @@ PROFILER = "(profiler)"
 """What a framework's tracer does itself, while it traces and never else."""
 SLICE = "slice"
 """The label of steps that are none: stretches of time of a program without steps, as long as they like."""
+FAR = 8
+"""A step that is given more than so many times as much as another is of another size."""
 _SIZED = re.compile(r"(.+) \((\d+) numbers\)")
 BETWEEN = "(between steps)"
 """What a program does there, of which nothing is traced."""

@@ -159,6 +159,11 @@ def replayed(
         powers = _one_after_the_other(powers, drawn)
         if any(one.get("key") == "" for one in lines):
             return every, powers
+        if not plan.shares:
+            raise InputError(
+                "PyTorch ended while nothing was replayed: it does not work here any more.",
+                "python -c 'import torch; torch.ones(1)' may say why. What was known before is kept.",
+            )
         every += (broken := _broken(plan, lines))
         plan = plan.after([*lines, *broken], time.monotonic() - begin_s)
 

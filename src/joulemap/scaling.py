@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from joulemap.accounting.account import Account
 from joulemap.accounting.fit import Fit, fit
-from joulemap.accounting.footprint import Account
 from joulemap.api import account, load
 from joulemap.call_energy import account_calls_of
 from joulemap.errors import InputError

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.account import Account
+from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.student import NORMAL_975
 from joulemap.devices import Device
 from joulemap.errors import InputError

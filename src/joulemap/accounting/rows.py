@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.footprint import LOADING, UNTRACED, Account, Footprint
+from joulemap.accounting.account import Account
+from joulemap.accounting.footprint import LOADING, UNTRACED, Footprint
 from joulemap.accounting.lanes import WORKER
 from joulemap.accounting.project import Projection, StepParts, project
 from joulemap.accounting.sums import sums_by

@@ -17,8 +17,7 @@ from math import inf, log
 
 import numpy as np
 
-from joulemap.frameworks.torch.kinds import FAR
-from joulemap.program import numbers_of, unsized
+from joulemap.program import FAR, numbers_of, unsized
 from joulemap.traces import Steps
 from joulemap.units import NS_PER_S
 

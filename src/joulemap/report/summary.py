@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.account import Account
+from joulemap.accounting.footprint import Footprint
 from joulemap.devices import Device
 from joulemap.labels import Labels
 from joulemap.traces import PowerTrace

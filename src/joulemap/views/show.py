@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulemap.accounting.footprint import Account, Footprint
+from joulemap.accounting.account import Account
+from joulemap.accounting.footprint import Footprint
 from joulemap.accounting.tree import OWN, Node
 from joulemap.accounting.uncertainty import Blocks
 from joulemap.labels import Labels

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from joulemap.accounting.footprint import Account
+from joulemap.accounting.account import Account
 from joulemap.units import fmt, fmt_pm, fmt_seconds, fmt_share
 from joulemap.views.question import SPANS, Answer, Line
 

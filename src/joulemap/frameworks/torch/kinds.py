@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from joulemap.frameworks.torch.given import ABSENT, FEWEST, Between
 from joulemap.frameworks.watch import from_a_signal
-from joulemap.program import sized, unsized
+from joulemap.program import FAR, sized, unsized
 
 INFERENCE, TRAIN = "inference", "train"
 MOST = 8
@@ -20,8 +20,6 @@ TOO_MANY = (
     f"The program calls more than {MOST} models by themselves: those after the first {MOST - 1} are taken "
     "for one kind, and what all of them take goes by the one that was traced."
 )
-FAR = 8
-"""A call with more than so many times as many numbers as another is of another kind."""
 _REMEMBERED = 1000
 
 
