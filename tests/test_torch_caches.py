@@ -89,6 +89,21 @@ def test_weights_come_from_memory_and_what_was_just_computed_from_the_cache(tmp_
     assert set("".join(seen(tmp_path, 100 * SIZE, step).values())) == {"0"}
 
 
+def test_weights_that_no_cache_holds_leave_what_was_just_computed_there(tmp_path: Path) -> None:
+    """An operation that calls another has touched nothing after that: what this has made was touched last."""
+    model, x = torch.nn.Sequential(*(torch.nn.Linear(WIDE, WIDE) for _ in range(8))), torch.ones(32, WIDE)
+
+    def step() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    step()
+    cold = seen(tmp_path, round(0.8 * SIZE), step)
+    through, weight, bias = ((32, WIDE), "float"), ((WIDE, WIDE), "float"), ((WIDE,), "float")
+    assert cold["addmm", (bias, through, weight)][1:] == "01"
+    assert cold["linear", (through, weight, bias)][:2] == "01"
+
+
 @pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
 def test_what_is_computed_without_gradients_is_seen_as_well(tmp_path: Path, way: Callable[[], Any]) -> None:
     model, x = chain(), torch.ones(2, WIDE)

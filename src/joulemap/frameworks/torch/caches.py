@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from operator import itemgetter
 from pathlib import Path
@@ -84,27 +85,42 @@ def _mostly(letters: Sequence[str]) -> str:
     return next((one for one in (SAME, "1") if 2 * letters.count(one) > len(letters)), "0")
 
 
+@dataclass(frozen=True)
+class _Open:
+    """An operation that goes on: what those that it has called have touched, and what was allocated in it and
+    in none of these."""
+
+    touched: set[Span] = field(default_factory=set)
+    results: list[Span] = field(default_factory=list)
+
+
 def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], str]]:
     """What every operation was given, and a letter for where each of that came from. An operation may call
-    others: it finds what is there when it begins. When it ends, all that it was given was touched, and what
-    was allocated for its result."""
+    others: it finds what is there when it begins. When it ends, it has touched what it was given, but for
+    what those have, and what was allocated for its result."""
     cache, operations = Cache(said["size"]), said["operations"]
     begins = [(one[1], _BEGINS, one) for one in operations]
     ends = [(one[2], _ENDS, one) for one in operations]
     allocations = [(when, _ALLOCATED, span) for when, *span in said["allocations"]]
     moments = sorted([*begins, *ends, *allocations], key=itemgetter(0))
-    results: list[Span] = []
     for counts in (False, True):
+        opened: dict[int, _Open] = {}
         for _, what, one in moments:
-            if what == _ALLOCATED:
-                results.append(one)
+            if what == _BEGINS:
+                opened[id(one)] = _Open()
+                if counts:
+                    key = tuple((tuple(shape), word) for _, _, shape, word, _ in one[3])
+                    letters = "".join(_letter(cache, *given) for given in one[3])
+                    yield (one[0].removeprefix("aten::"), key), letters
             elif what == _ENDS:
-                cache.touch([*((where, size) for where, size, *_ in one[3] if where), *results])
-                results.clear()
-            elif counts:
-                name, _, _, given = one
-                key = tuple((tuple(shape), word) for _, _, shape, word, _ in given)
-                yield (name.removeprefix("aten::"), key), "".join(_letter(cache, *one) for one in given)
+                ended, given = opened.pop(id(one)), [(where, size) for where, size, *_ in one[3] if where]
+                cache.touch([*(span for span in given if span not in ended.touched), *ended.results])
+                for around in opened.values():
+                    around.touched.update(given)
+            elif opened:
+                opened[next(reversed(opened))].results.append(one)
+            else:
+                cache.touch([one])
 
 
 def _letter(cache: Cache, where: int, size: int, _shape: Any, _word: str, same: bool) -> str:
