@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,19 @@ def test_a_generated_kernel_is_launched_with_what_its_code_gives_it(tmp_path: Pa
     assert float(add.operands[0].sum()) == 24 + 12
     cpu = torch.device("cpu")
     assert executed([Replayer(Call.of(both.key), cpu)], 0.01, cpu)["executions"][0] >= 1
+
+
+def test_operands_that_a_program_has_in_its_cache_stay_the_same(tmp_path: Path) -> None:
+    """The others take turns; where all are there, none does."""
+    code = tmp_path / "cabc.py"
+    code.write_text(GENERATED + MAKES_ARGUMENTS)
+    one, cpu = kernel("cpp_fused_scale_0", code), torch.device("cpu")
+    first, second, *_ = Replayer(Call.of(replace(one, cold="01").key), cpu).copies
+    (mine,), (other,) = first.args[0], second.args[0]
+    assert mine.operands[0] is other.operands[0]
+    assert mine.operands[1].data_ptr() != other.operands[1].data_ptr()
+    assert len(Replayer(Call.of(replace(one, cold="00").key), cpu).copies) == 1
+    assert len(Replayer(Call.of(one.key), cpu).copies) > 1
 
 
 def test_a_generated_kernel_that_cannot_be_found_is_left_out(tmp_path: Path) -> None:

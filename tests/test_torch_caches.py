@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.caches import PAGE, Cache, read_cold  # noqa: E402
-from joulemap.frameworks.torch.touches import FILE, write_touches  # noqa: E402
+from joulemap.frameworks.torch.caches import PAGE, Cache, found_cold, read_cold  # noqa: E402
+from joulemap.frameworks.torch.touches import FILE, of_kernel, write_touches  # noqa: E402
 
 WIDE = 1024
 SIZE = 4 * WIDE * WIDE
@@ -157,6 +157,65 @@ def test_what_is_given_twice_is_the_same(tmp_path: Path) -> None:
     assert cold["addcmul", (here,) * 3] == "111"
     assert cold["add", (half, half)] == "11"
     assert cold["mul_", (here, here)] == "11"
+
+
+def launched(name: str, *operands: Any) -> None:
+    """What inductor's launcher says of a kernel of Triton's."""
+    with torch._C._profiler._RecordFunctionFast(name, operands, {"grid": "(1,)"}):
+        pass
+
+
+class Doubled(torch.autograd.Function):
+    """Kernels of one name in both passes, which differ."""
+
+    @staticmethod
+    def forward(_: Any, x: Any, weight: Any) -> Any:
+        out = torch.empty_like(x)
+        launched("triton_poi_fused_add_0", x, weight, out, x.numel())
+        return out
+
+    @staticmethod
+    def backward(_: Any, gradient: Any) -> Any:
+        out = torch.empty_like(gradient)
+        launched("triton_poi_fused_add_0", gradient, out)
+        launched("triton_red_fused_sum_1", out)
+        return out, None
+
+
+def test_kernels_of_torch_compile_say_what_they_are_given_as_operations_do(tmp_path: Path) -> None:
+    """Weights come from memory, what was computed before from the cache, and fresh memory for a result may be
+    either; the passes are told apart."""
+    weights = [torch.ones(WIDE, WIDE) for _ in range(4)]
+    x = torch.ones(2, WIDE, requires_grad=True)
+
+    def step() -> None:
+        through = x.relu()
+        for weight in weights:
+            through = Doubled.apply(through, weight)
+        through.sum().backward()
+
+    step()
+    cold = seen(tmp_path, round(1.5 * SIZE), step)
+    kernels = {op: letters for (op, operands), letters in cold.items() if not operands}
+    forward, backward = (of_kernel("triton_poi_fused_add_0", one) for one in (False, True))
+    assert kernels.keys() == {forward, backward, of_kernel("triton_red_fused_sum_1", True)}
+    assert kernels[forward][:2] == "01"
+    assert kernels[backward][0] == "0"
+    assert len(kernels[forward]) == 3
+    here = "inductor::triton_poi_fused_add_0"
+    assert found_cold(cold, here, "forward", "[]", "[]") == kernels[forward]
+    assert found_cold(cold, here, "backward", "[]", "[]") == kernels[backward]
+    assert found_cold({}, here, "backward", "[]", "[]") == ""
+
+
+def test_of_different_kernels_of_one_name_nothing_is_said(tmp_path: Path) -> None:
+    """Two graphs of one pass: neither can be replayed, since nobody knows which of them ran."""
+    here = [0, 8, [2], "float", False]
+    name = of_kernel("triton_poi_fused_add_0", False)
+    operations = [[name, 1, 2, [[PAGE, PAGE, [4], "float", False]]], [name, 3, 4, [here, here]]]
+    said = {"size": 0, "operations": operations, "allocations": []}
+    (tmp_path / FILE).write_text(json.dumps(said))
+    assert read_cold(tmp_path) == {}
 
 
 def test_most_calls_decide_over_all_looks(tmp_path: Path) -> None:

@@ -181,9 +181,9 @@ def test_a_look_at_clocks_in_which_the_host_was_held_up_does_not_count(
         monkeypatch.setattr(clock, "_counted", lambda *_: tuple(map(Now, at_ms)))
         return clock.clock_mhz()
 
-    assert looked(0.0, 0.102, 0.104) == pytest.approx((clock.CYCLES - 1) / 100)
-    assert looked(0.0, 0.102, 0.204) == 0.0
-    assert looked(0.0, 0.102, 0.3) == 0.0
+    assert looked(-9.0, 0.0, 0.102, 0.104) == pytest.approx((clock.CYCLES - 1) / 100)
+    assert looked(-0.002, 0.0, 0.102, 0.204) == 0.0
+    assert looked(-0.002, 0.0, 0.102, 0.3) == 0.0
 
 
 @pytest.mark.gpu

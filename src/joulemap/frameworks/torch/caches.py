@@ -18,7 +18,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from joulemap.frameworks.torch.touches import FILE
+from joulemap.frameworks.torch.inputs import tensors_of
+from joulemap.frameworks.torch.launched import PREFIX
+from joulemap.frameworks.torch.touches import FILE, of_kernel
 
 PAGE = 128 * 1024
 """Memory is in the cache or not by pages of so many bytes."""
@@ -27,7 +29,8 @@ Span = tuple[int, int]
 """Where memory begins, and how many bytes of it."""
 
 Operands = tuple[tuple[tuple[int, ...], str], ...]
-"""Shape and type of every tensor that an operation was given, in order."""
+"""Shape and type of every tensor that an operation was given, in order; none for kernels of inductor's own,
+which have the same in every call."""
 
 _BEGINS, _ALLOCATED, _ENDS = range(3)
 
@@ -77,7 +80,16 @@ def read_cold(folder: Path) -> Cold:
             continue
         for key, found in _seen(said):
             calls.setdefault(key, []).append(found)
-    return {key: "".join(map(_mostly, zip(*found, strict=True))) for key, found in calls.items()}
+    alike = {key: found for key, found in calls.items() if len(set(map(len, found))) == 1}
+    return {key: "".join(map(_mostly, zip(*found, strict=True))) for key, found in alike.items()}
+
+
+def found_cold(cold: Cold, op: str, phase: str, shapes: str, types: str) -> str:
+    """The letters of an operation that was called with these, as its signature has them; nothing where nobody
+    has looked at it."""
+    if op.startswith(PREFIX):
+        return cold.get((of_kernel(op.removeprefix(PREFIX), phase == "backward"), ()), "")
+    return cold.get((op, tensors_of(shapes, types)), "") if cold else ""
 
 
 def _mostly(letters: Sequence[str]) -> str:
@@ -97,7 +109,8 @@ class _Open:
 def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], str]]:
     """What every operation was given, and a letter for where each of that came from. An operation may call
     others: it finds what is there when it begins. When it ends, it has touched what it was given, but for
-    what those have, and what was allocated for its result."""
+    what those have, and what was allocated for its result. (What is allocated in none is written by an
+    operation that it is given to.)"""
     cache, operations = Cache(said["size"]), said["operations"]
     begins = [(one[1], _BEGINS, one) for one in operations]
     ends = [(one[2], _ENDS, one) for one in operations]
@@ -109,9 +122,7 @@ def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], str]]
             if what == _BEGINS:
                 opened[id(one)] = _Open()
                 if counts:
-                    key = tuple((tuple(shape), word) for _, _, shape, word, _ in one[3])
-                    letters = "".join(_letter(cache, *given) for given in one[3])
-                    yield (one[0].removeprefix("aten::"), key), letters
+                    yield _key(one[0], one[3]), "".join(_letter(cache, *given) for given in one[3])
             elif what == _ENDS:
                 ended, given = opened.pop(id(one)), [(where, size) for where, size, *_ in one[3] if where]
                 cache.touch([*(span for span in given if span not in ended.touched), *ended.results])
@@ -119,8 +130,12 @@ def _seen(said: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Operands], str]]
                     around.touched.update(given)
             elif opened:
                 opened[next(reversed(opened))].results.append(one)
-            else:
-                cache.touch([one])
+
+
+def _key(name: str, given: Sequence[Any]) -> tuple[str, Operands]:
+    generated = name.startswith(PREFIX)
+    operands = () if generated else tuple((tuple(shape), word) for _, _, shape, word, _ in given)
+    return name.removeprefix("aten::"), operands
 
 
 def _letter(cache: Cache, where: int, size: int, _shape: Any, _word: str, same: bool) -> str:

@@ -13,9 +13,8 @@ import numpy as np
 from joulemap.frameworks import kineto_names
 from joulemap.frameworks.imported import Signature
 from joulemap.frameworks.nesting import Forest
-from joulemap.frameworks.torch.caches import Cold
+from joulemap.frameworks.torch.caches import Cold, found_cold
 from joulemap.frameworks.torch.compiled import Codes
-from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.frameworks.torch.launched import BETWEEN, PREFIX
 from joulemap.labels import Labels
 from joulemap.traces import KINDS, EventTrace, Int64
@@ -121,7 +120,7 @@ def with_signatures(events: EventTrace, called: Called, cold: Cold) -> EventTrac
 def signature(call: Call, calls: int, cold: Cold) -> Signature:
     """So many calls with the same."""
     shapes, strides, types, scalars = _unpacked(call.said, call.op, call.phase)
-    there = cold.get((call.op, tensors_of(shapes, types)), "") if cold else ""
+    there = found_cold(cold, call.op, call.phase, shapes, types)
     return Signature(call.name, call.op, call.phase, shapes, strides, types, scalars, calls, there)
 
 

@@ -47,7 +47,8 @@ def with_tensors(call: Any, instead: Mapping[int, Any]) -> Any:
         named = {name: with_tensors(value, instead) for name, value in call.keywords.items()}
         return partial(call.func, *with_tensors(call.args, instead), **named)
     if isinstance(call, (list, tuple)) and tensors_in(call):
-        return type(call)(with_tensors(one, instead) for one in call)
+        made = [with_tensors(one, instead) for one in call]
+        return type(call)(*made) if hasattr(call, "_fields") else type(call)(made)
     return call
 
 

@@ -1,5 +1,6 @@
 """Which memory the operations of one step were given, and which was allocated: taken out of the profiler and
-written down, for ``caches`` to tell what a GPU's cache held."""
+written down, for ``caches`` to tell what a GPU's cache held. Inductor's launcher of Triton kernels says it as
+operations do."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from joulemap.frameworks.torch.inputs import is_number, reach, type_word, walk
+from joulemap.frameworks.torch.launched import PREFIX
 
 FILE = "touches.json"
+_KERNEL, _BACKWARD = "triton_", "autograd::engine::evaluate_function"
+"""How names of kernels that inductor has made begin, and those of what calls them in a backward pass."""
 _TOUCH_NOTHING = {
     f"aten::{name}"
     for name in ("empty_like", "new_empty", "new_empty_strided", "resize_", "resize_as_", "detach_")
@@ -24,22 +28,43 @@ before, or in its list as the one at the same place, and that is not written to.
 
 
 def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> set[str]:
-    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes; the operations
-    that touch any are returned."""
+    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes; PyTorch's
+    operations that touch any are returned."""
     operations, allocations = [], []
     for node in walk(roots):
         fields = node.extra_fields
         if hasattr(fields, "alloc_size"):
             if fields.alloc_size > 0 and fields.device.type == device:
                 allocations.append((node.start_time_ns, fields.ptr, fields.alloc_size))
-        elif hasattr(fields, "inputs") and _touches(node.name):
-            given = list(_given(fields.inputs, device, node.name.endswith("_")))
+        elif hasattr(fields, "inputs") and (name := _named(node)):
+            given = list(_given(fields.inputs, device, name.endswith("_")))
             if any(where for where, *_ in given):
-                operations.append((node.name, node.start_time_ns, node.end_time_ns, given))
+                operations.append((name, node.start_time_ns, node.end_time_ns, given))
     said = {"size": size, "operations": operations, "allocations": allocations}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(json.dumps(said, separators=(",", ":")))
-    return {name for name, *_ in operations}
+    return {name for name, *_ in operations if not name.startswith(PREFIX)}
+
+
+def of_kernel(name: str, backward: bool) -> str:
+    """What a kernel of inductor's own goes by here: graphs of the two passes may have different ones of one
+    name."""
+    return f"{PREFIX}{name}{' backward' * backward}"
+
+
+def _named(node: Any) -> str:
+    """What an operation that touches memory goes by; nothing for others."""
+    if node.name.startswith(_KERNEL):
+        return of_kernel(node.name, _is_in_backward(node))
+    return node.name if _touches(node.name) else ""
+
+
+def _is_in_backward(node: Any) -> bool:
+    while node is not None:
+        if node.name.startswith(_BACKWARD):
+            return True
+        node = node.parent
+    return False
 
 
 def _given(inputs: Sequence[Any], device: str, in_place: bool) -> Iterator[Given]:
