@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.calibration.operation import Operation  # noqa: E402
-from joulemap.frameworks.torch import repeating, rotation  # noqa: E402
+from joulemap.frameworks.torch import again, rotation  # noqa: E402
+from joulemap.frameworks.torch.again import Thread, Turns  # noqa: E402
 from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.inputs import reach  # noqa: E402
 from joulemap.frameworks.torch.rebuild import rebuilt  # noqa: E402
-from joulemap.frameworks.torch.repeating import Repeater, Turns, operands  # noqa: E402
+from joulemap.frameworks.torch.repeating import Repeater, operands  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import copies, size_of, tensors_in, with_tensors  # noqa: E402
 
@@ -60,11 +62,11 @@ def test_tensors_take_the_place_of_others_wherever_they_are() -> None:
 
 
 def test_what_comes_from_memory_is_not_what_was_just_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeating, "cache_bytes", lambda _: SIZE)
+    monkeypatch.setattr(again, "cache_bytes", lambda _: SIZE)
     x, weight = torch.rand(2, WIDE), torch.rand(WIDE, WIDE).t()
     key = "mm", operands((x, weight))
     turns = Turns({key: "01"})
-    call = repeating.partial(torch.mm, x, weight)
+    call = partial(torch.mm, x, weight)
     calls = turns.next(key, call, 3)
     assert all(torch.equal(one(), x @ weight) for one in calls)
     assert all(one.args[0] is x and one.args[1] is not weight for one in calls)
@@ -79,12 +81,12 @@ def test_what_comes_from_memory_is_not_what_was_just_used(monkeypatch: pytest.Mo
 
 def test_calls_that_lie_otherwise_have_copies_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same shapes, of a square matrix and its transpose."""
-    monkeypatch.setattr(repeating, "cache_bytes", lambda _: SIZE)
+    monkeypatch.setattr(again, "cache_bytes", lambda _: SIZE)
     x, weight = torch.rand(2, WIDE), torch.rand(WIDE, WIDE)
     key = "mm", operands((x, weight))
     turns = Turns({key: "01"})
     for one in (weight, weight.t()):
-        for call in turns.next(key, repeating.partial(torch.mm, x, one), 2):
+        for call in turns.next(key, partial(torch.mm, x, one), 2):
             assert torch.equal(call(), x @ one)
             assert call.args[1].stride() == one.stride()
 
@@ -93,16 +95,16 @@ def test_where_memory_is_scarce_nothing_is_copied(monkeypatch: pytest.MonkeyPatc
     x = torch.rand(WIDE, WIDE)
     key = "mm", operands((x, x))
     for cache, free in ((SIZE, SIZE), (SIZE // 10, 100 * SIZE)):
-        monkeypatch.setattr(repeating, "cache_bytes", lambda _, cache=cache: cache)
-        monkeypatch.setattr(repeating, "free_bytes", lambda _, free=free: free)
-        for one in Turns({key: "11"}).next(key, repeating.partial(torch.mm, x, x), 2):
+        monkeypatch.setattr(again, "cache_bytes", lambda _, cache=cache: cache)
+        monkeypatch.setattr(again, "free_bytes", lambda _, free=free: free)
+        for one in Turns({key: "11"}).next(key, partial(torch.mm, x, x), 2):
             assert one.args[0] is one.args[1] is x
 
 
 def test_indices_are_never_those_of_another_call() -> None:
     """Another call may be of a shorter table."""
     indices = torch.tensor([5, 6, 7])
-    call = repeating.partial(torch.ops.aten.embedding, torch.rand(10, 4), indices)
+    call = partial(torch.ops.aten.embedding, torch.rand(10, 4), indices)
     key = "embedding", operands(call.args)
     for one in Turns({key: "11"}).next(key, call, 2):
         assert one.args[1] is indices
@@ -128,10 +130,10 @@ def test_a_copy_lies_in_memory_as_the_other_does() -> None:
 def test_a_repeater_executes_again_with_operands_as_cold_as_the_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repeating, "cache_bytes", lambda _: SIZE)
+    monkeypatch.setattr(again, "cache_bytes", lambda _: SIZE)
     x, weight = torch.rand(2, WIDE), torch.rand(WIDE, WIDE)
     given = operands((x, weight))
-    repeater = Repeater("cpu", {"mm": {given: 0}}, {0: 0.0}, {("mm", given): "01"})
+    repeater = Repeater("cpu", {"mm": {given: 0}}, {0: 0.0}, {("mm", given): "01"}, Thread())
     plainly = x @ weight
     repeater.install()
     try:
@@ -151,7 +153,7 @@ def test_a_repeater_executes_again_with_operands_as_cold_as_the_programs(
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_tensor_without_a_shape_is_no_target() -> None:
     given = operands((torch.ones(3),))
-    repeater = Repeater("cpu", {"relu": {given: 0}}, {0: 0.0}, {})
+    repeater = Repeater("cpu", {"relu": {given: 0}}, {0: 0.0}, {}, Thread())
     nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)])
     repeater.install()
     try:

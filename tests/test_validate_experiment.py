@@ -92,7 +92,7 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
 def told(folder: Path, *ops: str, **more: Any) -> None:
     """The program's side hears of the targets, which are given two matrices each."""
     square = [[[2, 2], "float"], [[2, 2], "float"]]
-    each = {"operands": [square], "cold": [""], "each_s": 0.25}
+    each = {"operands": [square], "files": [[]], "cold": [""], "each_s": 0.25}
     operations = [{"target": number, "op": op, **each} for number, op in enumerate(ops)]
     said = {"device": "cpu", "label": "train", "stop": False, "operations": operations, "modules": []}
     (folder / TARGETS).write_text(json.dumps({**said, **more}))

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch.again import Refused, Thread  # noqa: E402
 from joulemap.frameworks.torch.repeating import (  # noqa: E402
-    Refused,
     Repeater,
     draws,
     operands,
@@ -33,7 +33,7 @@ def everything(target: int = 0) -> Any:
 def repeating(choose: dict[str, Any], device: str = "cpu") -> Repeater:
     """One execution of a target takes a second more than its number says."""
     targets = {target for of_operation in choose.values() for target in of_operation.values()}
-    return Repeater(device, choose, {target: target + 1.0 for target in targets}, cold={})
+    return Repeater(device, choose, {target: target + 1.0 for target in targets}, {}, Thread())
 
 
 OPERATIONS = [
@@ -188,7 +188,7 @@ def test_what_fails_in_a_repetition_is_not_the_programs() -> None:
     def fails() -> None:
         raise torch.OutOfMemoryError("full")
 
-    made._again(0, ("mm", ()), fails, None)
+    made.again(0, ("mm", ()), fails, None)
     assert "could not be executed again" in made.refused[0]
     assert made.take_counts() == ({}, {})
 
@@ -218,7 +218,7 @@ def test_a_timeout_that_comes_in_a_repetition_is_the_programs() -> None:
     try:
         made.install()
         made.target, made.more = 0, 2
-        made._wait = repeats  # type: ignore[method-assign]
+        made.wait = repeats  # type: ignore[method-assign]
         with pytest.raises(Late):
             torch.ones(2, 2).mm(torch.ones(2, 2))
         modules.install()
@@ -237,7 +237,7 @@ def test_a_timeout_that_comes_in_a_repetition_is_the_programs() -> None:
 def idled(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """For how long a GPU was made to wait; what is computed here is computed on one."""
     seconds: list[float] = []
-    monkeypatch.setattr("joulemap.frameworks.torch.repeating.idle", lambda each_s, _: seconds.append(each_s))
+    monkeypatch.setattr("joulemap.frameworks.torch.again.idle", lambda each_s, _: seconds.append(each_s))
     monkeypatch.setattr(Repeater, "_is_here", lambda *_: True)
     return seconds
 

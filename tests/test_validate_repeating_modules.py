@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from joulemap.frameworks.torch.repeating import Thread  # noqa: E402
+from joulemap.frameworks.torch.again import Thread  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from tests.repeated import trained  # noqa: E402
 

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -175,20 +176,9 @@ class Experiment:
 
     def _install(self) -> None:
         said = json.loads((self._folder / TARGETS).read_text())
-        from joulemap.frameworks.torch.repeating import Repeater
-        from joulemap.frameworks.torch.repeating_modules import ModuleRepeater
+        from joulemap.frameworks.torch.repeaters import repeaters
 
-        operations: dict[str, dict[Any, int]] = {}
-        each_s = {one["target"]: one["each_s"] for one in said["operations"]}
-        cold: dict[tuple[str, Any], str] = {}
-        for one in said["operations"]:
-            for tensors, letters in zip(one["operands"], one["cold"], strict=True):
-                key = tuple((tuple(shape), word) for shape, word in tensors)
-                operations.setdefault(one["op"], {})[key] = one["target"]
-                cold[one["op"], key] = letters
-        modules = {one["name"]: one["target"] for one in said["modules"]}
-        repeater = Repeater(said["device"], operations, each_s, cold)
-        self._repeats = [repeater, ModuleRepeater(modules, repeater.thread)]
+        self._repeats = list(repeaters(said))
         self._of_step, self._stops = said["label"], said["stop"]
         for one in self._repeats:
             one.install()
@@ -248,11 +238,11 @@ class Experiment:
 
     def _taken(self) -> tuple[dict[int, int], dict[int, int]]:
         """What was seen and added since this was last asked."""
-        seen: dict[int, int] = {}
-        extra: dict[int, int] = {}
+        seen: Counter[int] = Counter()
+        extra: Counter[int] = Counter()
         for one in self._repeats:
             for into, counts in zip((seen, extra), one.take_counts(), strict=True):
-                into |= counts
+                into.update(counts)
         return seen, extra
 
     def _say_refused(self) -> None:

@@ -61,6 +61,9 @@ SETTLING_S = 0.05
 """So much longer than the meter's period a rest is: it updates in it, and knows of the last work then."""
 HARDLY_WAITS = 0.9
 """A GPU that works so much of the time does not wait for its host."""
+REACHED_IN = 8
+"""Plain steps in which each target is executed, unless it cannot be reached (a module in a compiled graph):
+then no block is spent on it."""
 PATIENCE_S = 10.0
 """How long to wait for level power; then the next block begins all the same, and is counted."""
 
@@ -383,8 +386,11 @@ class Referee:
 
     def _keep(self, stretch: Stretch) -> None:
         self.stretches.append(stretch)
-        if stretch.target >= 0 and stretch.steps and not stretch.extra:
-            self.refused.setdefault(stretch.target, "its executions could not be reached")
+        unreached = [stretch.target] if stretch.target >= 0 and stretch.steps and not stretch.extra else []
+        if stretch.target == PLAIN and stretch.steps >= REACHED_IN:
+            unreached += [one.number for one in self.targets if not stretch.seen.get(one.number)]
+        for number in unreached:
+            self.refused.setdefault(number, "its executions could not be reached")
 
 
 def _lines(tail: Tail) -> Iterator[tuple[str, Any]]:

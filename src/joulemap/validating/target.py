@@ -6,6 +6,7 @@ them apart there: they are one target, and are repeated together.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import numpy as np
 from joulemap.calibration.book import described
 from joulemap.calibration.operation import Operation, Place, busy_s, places
 from joulemap.frameworks.torch.inputs import tensors_of
+from joulemap.frameworks.torch.launched import PREFIX
 from joulemap.program import split
 from joulemap.traces import KINDS, PHASES, EventTrace
 
@@ -52,9 +54,15 @@ class Target:
             "target": self.number,
             "op": self.op,
             "operands": [tensors_of(one.shapes, one.types) for one in self.operations],
+            "files": [_files(one) for one in self.operations],
             "cold": [one.cold for one in self.operations],
             "each_s": self.each_s,
         }
+
+
+def _files(operation: Operation) -> Any:
+    """The generated code that a kernel of inductor's own may be in; none of other operations."""
+    return json.loads(operation.scalars) if operation.op.startswith(PREFIX) else []
 
 
 def targets(

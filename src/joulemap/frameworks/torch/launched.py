@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.call import Call, NotRebuilt
 from joulemap.frameworks.torch.inputs import reach
 
@@ -22,6 +23,7 @@ PREFIX = "inductor::"
 """Of the operation's name; then the kernel, or several with a plus between, as they follow each other."""
 BETWEEN = " + "
 _SIGNATURE = re.compile(r"^@triton\.jit\ndef triton_\w+\((.*?)\):", re.M | re.S)
+_OF_CPP = re.compile(r'^extern "C"\s+void\s+kernel\((.*?)\)', re.M | re.S)
 _ANY_SIZE = re.compile(r"\bks\d")
 _LOADED = re.compile(r"(\w+) = tl\.load\((\w+) \+ ")
 _WRAPPED = re.compile(r"(\w+) = tl\.where\(\w+, \w+, (\w+)\)$", re.M)
@@ -77,25 +79,26 @@ def _different(codes: Sequence[str], names: Sequence[str]) -> list[str]:
     found: dict[Any, str] = {}
     for number, code in enumerate(codes):
         text = Path(code).read_text()
-        sources = tuple(_source(text, name) for name in names)
+        sources = tuple(source_of(text, name) for name in names)
         found.setdefault(sources if all(sources) else number, code)
     return list(found.values())
 
 
-class _Spy:
-    """Stands in for a kernel, and notes what it is given first."""
+class Around:
+    """Stands in for a kernel: what it is called with goes to ``around``, which calls it."""
 
-    def __init__(self, kernel: Any, note: Callable[[Launch], None]) -> None:
-        self._kernel, self._note = kernel, note
+    def __init__(self, kernel: Any, around: Callable[[Launch], Any]) -> None:
+        self._kernel, self._around = kernel, around
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
-        self._note(Launch(self._kernel, operands, named))
-        return self._kernel(*operands, **named)
+        return self._around(Launch(self._kernel, operands, named))
 
     def run(self, *operands: Any, **named: Any) -> Any:
         """As Triton's kernels are launched."""
-        self._note(Launch(self._kernel.run, operands, named))
-        return self._kernel.run(*operands, **named)
+        return self._around(Launch(self._kernel.run, operands, named))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
 
 
 class _Enough(Exception):
@@ -106,7 +109,7 @@ def _given(code: str, names: Sequence[str]) -> dict[str, Launch]:
     """What kernels are given when the generated code runs once. A copy is kept, from before they write."""
     from torch._inductor.codecache import PyCodeCache
 
-    sources = {name: _source(Path(code).read_text(), name) for name in names}
+    sources = {name: source_of(Path(code).read_text(), name) for name in names}
     if any(map(_is_of_any_size, sources.values())):
         raise NotRebuilt("torch.compile has made it for tensors of any size, and theirs is not recorded")
     module = PyCodeCache.load_by_key_path(Path(code).stem, code)
@@ -124,21 +127,21 @@ def _given(code: str, names: Sequence[str]) -> dict[str, Launch]:
 
 @contextmanager
 def _spied(module: ModuleType, names: Sequence[str], seen: dict[str, Launch]) -> Iterator[None]:
-    kernels = {name: getattr(module, name) for name in names}
+    patches = Patches()
 
-    def note(name: str, launch: Launch) -> None:
+    def note(name: str, launch: Launch) -> Any:
         if name not in seen:
             seen[name] = launch.copied()
-        if len(seen) == len(kernels):
+        if len(seen) == len(set(names)):
             raise _Enough
+        return launch.kernel(*launch.operands, **launch.named)
 
-    for name, kernel in kernels.items():
-        setattr(module, name, _Spy(kernel, partial(note, name)))
+    for name in set(names):
+        patches.put(module, name, Around(getattr(module, name), partial(note, name)))
     try:
         yield
     finally:
-        for name, kernel in kernels.items():
-            setattr(module, name, kernel)
+        patches.restore()
 
 
 def _run(module: ModuleType) -> None:
@@ -167,7 +170,7 @@ def _let_through(operands: Sequence[Any]) -> None:
             one.as_strided((reach(one.shape, one.stride()),), (1,)).random_(0, 2)
 
 
-def _source(code: str, name: str) -> str:
+def source_of(code: str, name: str) -> str:
     """What is compiled for a kernel; empty where the code does not say."""
     found = re.search(rf"^{name} = async_compile\.\w+\([^\n]*'''\n(.*?)^'''", code, re.M | re.S)
     return found[1] if found else ""
@@ -175,7 +178,7 @@ def _source(code: str, name: str) -> str:
 
 def _is_of_any_size(source: str) -> bool:
     """Whether sizes are given to the kernel: generated code runs by itself with those that were first met."""
-    sizes = [name for name in _parameters(source) if "numel" in name]
+    sizes = [name for name in parameters(source) if "numel" in name]
     return _ANY_SIZE.search(source) is not None or any(f" {name} = " not in source for name in sizes)
 
 
@@ -183,7 +186,7 @@ def _point_about(operands: Sequence[Any], source: str) -> None:
     """Inductor makes up indices that are all zero: what all is added to one row takes far longer."""
     import torch
 
-    given = dict(zip(_parameters(source), operands, strict=False))
+    given = dict(zip(parameters(source), operands, strict=False))
     for name, end in _ends(given, source).items():
         one = given[name]
         is_index = isinstance(one, torch.Tensor) and one.dtype in (torch.int32, torch.int64)
@@ -208,10 +211,12 @@ def _ends(given: Mapping[str, Any], source: str) -> dict[str, int]:
     return ends
 
 
-def _parameters(source: str) -> list[str]:
-    """Of a kernel that inductor has written in Triton; none of others."""
-    found = _SIGNATURE.search(source)
-    return [one.partition(":")[0].strip() for one in found[1].split(",")] if found else []
+def parameters(source: str) -> list[str]:
+    """Of a kernel that inductor has written, in Triton or C++; none of others."""
+    triton, cpp = _SIGNATURE.search(source), _OF_CPP.search(source)
+    if triton:
+        return [one.partition(":")[0].strip() for one in triton[1].split(",")]
+    return [one.split()[-1].lstrip("*") for one in cpp[1].split(",") if one.strip()] if cpp else []
 
 
 def copied_together(operands: Sequence[Any]) -> list[Any]:
@@ -228,8 +233,8 @@ def _overlapping(tensors: Iterable[Any]) -> list[list[Any]]:
     """Those whose memory overlaps, together."""
     groups: list[list[Any]] = []
     until = 0
-    for one in sorted(tensors, key=_bytes_of):
-        begin, end = _bytes_of(one)
+    for one in sorted(tensors, key=bytes_of):
+        begin, end = bytes_of(one)
         if not groups or begin >= until or one.device != groups[-1][0].device:
             groups.append([])
         groups[-1].append(one)
@@ -237,7 +242,7 @@ def _overlapping(tensors: Iterable[Any]) -> list[list[Any]]:
     return groups
 
 
-def _bytes_of(tensor: Any) -> tuple[int, int]:
+def bytes_of(tensor: Any) -> tuple[int, int]:
     """Where in memory a tensor begins and ends."""
     begin = int(tensor.data_ptr())
     return begin, begin + reach(tensor.shape, tensor.stride()) * int(tensor.element_size())
@@ -248,14 +253,14 @@ def _copies(tensors: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     import torch
 
     first = tensors[0]
-    begin, end = _bytes_of(first)[0], max(_bytes_of(one)[1] for one in tensors)
+    begin, end = bytes_of(first)[0], max(bytes_of(one)[1] for one in tensors)
     lead = begin % LINE
     memory = torch.empty(lead + end - begin, dtype=torch.uint8, device=first.device)
     whole = torch.empty(0, dtype=torch.uint8, device=first.device)
     since = begin - first.untyped_storage().data_ptr()
     memory[lead:].copy_(whole.set_(first.untyped_storage(), since, (end - begin,), (1,)))
     for one in tensors:
-        offset = (_bytes_of(one)[0] - begin + lead) // one.element_size()
+        offset = (bytes_of(one)[0] - begin + lead) // one.element_size()
         own = torch.empty(0, dtype=one.dtype, device=one.device)
         yield id(one), own.set_(memory.untyped_storage(), offset, one.shape, one.stride())
 

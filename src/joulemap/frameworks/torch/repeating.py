@@ -7,28 +7,15 @@ the result of the first execution.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.again import Again, Refused, Thread, device_of
 from joulemap.frameworks.torch.caches import Operands
-from joulemap.frameworks.torch.clock import idle
 from joulemap.frameworks.torch.inputs import is_number, type_word
 from joulemap.frameworks.torch.kernels import KEY, Kernels, alone
-from joulemap.frameworks.torch.rotation import (
-    cache_bytes,
-    copied,
-    counted,
-    free_bytes,
-    size_of,
-    tensors_in,
-    wanted,
-    with_tensors,
-)
-from joulemap.frameworks.watch import from_a_signal
 
 _TAKE_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "where")
 """PyTorch's own list, as far as operations are pure; ``where`` is never given any."""
@@ -51,16 +38,12 @@ def operands(values: Sequence[Any]) -> Operands:
     return tuple(found)
 
 
-def _safely_operands(values: Sequence[Any]) -> Operands:
+def safely_operands(values: Sequence[Any]) -> Operands:
     """Nothing where some tensor has no shape: a nested one is no target."""
     try:
         return operands(values)
     except RuntimeError:
         return ()
-
-
-class Refused(Exception):
-    """An operation, or one call of it, must not be executed again; the text says why."""
 
 
 def overloads(op: str, writing: bool = False) -> list[Any]:
@@ -182,68 +165,9 @@ def below(overload: Any) -> Callable[..., Callable[[], Any]]:
     return ready
 
 
-class Thread(threading.local):
-    """Whether this thread executes a target: what that calls in turn is a part of it. Where it calls a module
-    ``again``, operations in that are no targets, and the GPU waits after them as it does after others."""
-
-    inside = False
-    again = False
-
-
-def _device_of(first: Any) -> Any:
-    """Where a call is computed: where the first of its arguments is."""
-    while isinstance(first, (list, tuple)):
-        first = first[0] if first else None
-    return getattr(first, "device", None)
-
-
-class Turns:
-    """Calls with copies of operands that come from memory in the program: the ones that it was called with
-    are in the cache by now. As many take turns as it takes to leave that, within bounds; indices are never
-    another call's."""
-
-    def __init__(self, cold: Mapping[tuple[str, Operands], str]) -> None:
-        self._cold = cold
-        self._copies: dict[Any, list[list[Any]]] = {}
-
-    def next(self, what: tuple[str, Operands], call: Any, many: int) -> list[Any]:
-        """What to execute in its place, ``many`` of them: first what was not for longest."""
-        letters = zip(counted(tensors_in(call)), self._cold.get(what, ""), strict=False)
-        tensors = [one for one, letter in letters if letter == "1" and one.is_floating_point()]
-        if not tensors:
-            return [call] * many
-        lie = tuple(one.stride() for one in tensors)
-        copies = self._copies.setdefault((what, lie), []) or _copies(tensors)
-        self._copies[what, lie] = copies[many % len(copies) :] + copies[: many % len(copies)]
-        calls = [
-            with_tensors(call, {id(one): other for one, other in zip(tensors, some, strict=True)})
-            for some in copies[:many]
-        ]
-        return [calls[number % len(calls)] for number in range(many)]
-
-    def clear(self) -> None:
-        """Their memory is the program's again."""
-        self._copies.clear()
-
-
-def _copies(tensors: Sequence[Any]) -> list[list[Any]]:
-    """So many that they leave the cache; the tensors themselves where one would do, or there is no memory."""
-    import torch
-
-    device = tensors[0].device
-    free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_bytes(device)
-    many = wanted(size_of(tensors), cache_bytes(device), free)
-    return [[copied(one) for one in tensors] for _ in range(many)] if many > 1 else [list(tensors)]
-
-
-class Repeater:
-    """Kernels of ours for some operations, which count their calls and may execute them again.
-
-    ``choose`` says which target a call belongs to, by its operation and operands. ``seen`` and ``extra``
-    count executions and those that were added, by target; ``refused`` says of targets why not. With ``ease``
-    a GPU waits after each execution, for that many times what one takes: ``each_s``, by target.
-    ``cold`` says which operands come from memory in the program, and are to when they are executed again.
-    """
+class Repeater(Again):
+    """Kernels of ours for some operations. ``choose`` says which target a call belongs to, by its operation
+    and operands."""
 
     def __init__(
         self,
@@ -251,15 +175,10 @@ class Repeater:
         choose: Mapping[str, Mapping[Operands, int]],
         each_s: Mapping[int, float],
         cold: Mapping[tuple[str, Operands], str],
+        thread: Thread,
     ) -> None:
-        self._device, self._choose, self._each_s = device, choose, each_s
-        self._turns = Turns(cold)
-        self.target, self.more, self.ease = -1, 0, 0.0
-        self.seen: Counter[int] = Counter()
-        self.extra: Counter[int] = Counter()
-        self.refused: dict[int, str] = {}
-        self._kernels = Kernels()
-        self.thread = Thread()
+        super().__init__(device, each_s, cold, thread)
+        self._choose, self._kernels = choose, Kernels()
 
     def install(self) -> None:
         """Take part in the dispatch of the operations; those that cannot be are refused."""
@@ -287,7 +206,7 @@ class Repeater:
             execute = ready(keys, args, kwargs)
             if thread.inside:
                 return self._inside(execute, targets, args, kwargs) if thread.again else execute()
-            given = _safely_operands((*args, *kwargs.values()))
+            given = safely_operands((*args, *kwargs.values()))
             target = targets.get(given, -1)
             if target < 0 or not self._is_here(args):
                 return execute()
@@ -297,8 +216,8 @@ class Repeater:
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
                     again = ready(keys, *without_effect(schema, args, kwargs))
-                    self._again(target, (op, given), again, _device_of(args))
-                self._wait(target, _device_of(args))
+                    self.again(target, (op, given), again, device_of(args))
+                self.wait(target, device_of(args))
                 return result
             finally:
                 thread.inside = False
@@ -316,50 +235,27 @@ class Repeater:
         self.thread.again = False
         try:
             result = execute()
-            target = targets.get(_safely_operands((*args, *kwargs.values())), -1) if self.ease else -1
+            target = targets.get(safely_operands((*args, *kwargs.values())), -1) if self.ease else -1
             if target >= 0 and self._is_here(args):
-                self._wait(target, _device_of(args))
+                self.wait(target, device_of(args))
             return result
         finally:
             self.thread.again = True
 
     def _is_here(self, first: Any) -> bool:
         """Whether a call is computed on the device; while a compiler or a graph looks on, nothing is."""
-        device = _device_of(first)
-        if device is None or device.type != self._device:
+        device = device_of(first)
+        if device is None or device.type != self.device:
             return False
-        return self._device == "cpu" or not gpus.captures()
+        return self.device == "cpu" or not gpus.captures()
 
     def _may(self, target: int, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if target not in self.refused and draws(schema, args, kwargs):
             self.refused[target] = "it draws random numbers for its dropout"
         return target not in self.refused
 
-    def _wait(self, target: int, device: Any) -> None:
-        if self.ease and self._device != "cpu":
-            idle(self.ease * self._each_s[target], device)
-
-    def _again(self, target: int, what: tuple[str, Operands], execute: Any, device: Any) -> None:
-        """Each result is gone before the next is made. What fails here (memory) is not the program's."""
-        try:
-            for call in self._turns.next(what, execute, self.more):
-                self._wait(target, device)
-                call()
-                self.extra[target] += 1
-        except Exception as error:
-            if from_a_signal(error):
-                raise
-            self.refused[target] = f"it could not be executed again: {type(error).__name__}"
-
-    def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
-        """What was seen and added since this was last asked. While nothing is repeated, nothing is kept."""
-        if self.target < 0:
-            self._turns.clear()
-        taken = dict(self.seen), dict(self.extra)
-        self.seen, self.extra = Counter(), Counter()
-        return taken
-
     def remove(self) -> None:
         """Leave the dispatcher as it was; where other threads compute all the time, nothing is repeated."""
-        self.target, self._turns = -1, Turns({})
+        self.target = -1
+        self.forget()
         self._kernels.remove()

@@ -19,9 +19,10 @@ from typing import Any
 
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
+from joulemap.frameworks.torch.again import Thread
 from joulemap.frameworks.torch.aside import instead, unseen
 from joulemap.frameworks.torch.casts import Casts, uncached
-from joulemap.frameworks.torch.repeating import STATISTICS, Thread, draws, keeps_statistics
+from joulemap.frameworks.torch.repeating import STATISTICS, draws, keeps_statistics
 from joulemap.frameworks.watch import from_a_signal
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

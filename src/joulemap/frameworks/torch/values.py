@@ -24,10 +24,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from joulemap.frameworks.torch.again import Refused, Thread
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.inputs import reach
 from joulemap.frameworks.torch.kernels import Kernels
-from joulemap.frameworks.torch.repeating import Refused, Thread, below, operands, overloads
+from joulemap.frameworks.torch.repeating import below, operands, overloads
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 
 INDEX, BYTES = "values.json", "values.bin"

@@ -1,0 +1,179 @@
+"""What compiled graphs call, executed again in place: results stay what they were, to the bit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from joulemap.frameworks.torch.again import Refused, Thread  # noqa: E402
+from joulemap.frameworks.torch.repeaters import repeaters  # noqa: E402
+from joulemap.frameworks.torch.repeating import operands  # noqa: E402
+from joulemap.frameworks.torch.repeating_generated import (  # noqa: E402
+    IN_PLACE,
+    GeneratedRepeater,
+    written_by,
+)
+from tests import triton_stand_in  # noqa: E402
+from tests.triton_stand_in import INFERENCE, Generated  # noqa: E402
+
+MADE = re.compile(r"^(\w+) = async_compile\.\w+\(", re.M)
+LOOK_UP, ADDS = "triton_poi_fused_index_mul_0", "triton_poi_fused_add_copy__mul_3"
+WIDE = 64
+
+
+def said(*operations: Mapping[str, Any]) -> dict[str, Any]:
+    """Targets in their order."""
+    usual = {"operands": [[]], "files": [[]], "cold": [""], "each_s": 1.0}
+    numbered = [{**usual, "target": number, **one} for number, one in enumerate(operations)]
+    return {"device": "cpu", "operations": numbered, "modules": []}
+
+
+def of_kernels(*files: Path) -> list[dict[str, Any]]:
+    """A target for each of the kernels in some generated code."""
+    found = [(name, str(file)) for file in files for name in MADE.findall(file.read_text())]
+    return [{"op": f"inductor::{name}", "files": [[file]]} for name, file in found]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Path]]]:
+    """A function that trains, compiled; and the code that was generated for it."""
+    pytest.importorskip("torch._inductor.compile_fx")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, weight, bias = torch.rand(32, WIDE), torch.rand(WIDE, WIDE), torch.rand(WIDE)
+
+    @torch.compile  # type: ignore[untyped-decorator]
+    def loss(weight: Any, bias: Any) -> Any:
+        return torch.nn.functional.gelu(torch.addmm(bias, x, weight)).sum(1).sin().mean()
+
+    def gradients() -> list[Any]:
+        leaves = [one.clone().requires_grad_() for one in (weight, bias)]
+        value = loss(*leaves)
+        value.backward()
+        return [value, *(leaf.grad for leaf in leaves)]
+
+    gradients()
+    yield gradients, [file for file in tmp_path.rglob("*.py") if MADE.search(file.read_text())]
+    torch._dynamo.reset()
+
+
+def of_generated(content: Mapping[str, Any]) -> GeneratedRepeater:
+    return next(one for one in repeaters(content) if isinstance(one, GeneratedRepeater))
+
+
+def test_kernels_and_operations_of_libraries_are_executed_again_and_results_stay_the_same(
+    compiled: tuple[Any, list[Path]],
+) -> None:
+    gradients, files = compiled
+    plain = gradients()
+    through, weight = ((32, WIDE), "float"), ((WIDE, WIDE), "float")
+    library = {"op": "addmm", "operands": [[((WIDE,), "float"), through, weight, through]]}
+    targets = said(library, *of_kernels(*files))
+    repeater = of_generated(targets)
+    repeater.install()
+    try:
+        assert repeater.target < 0
+        assert all(map(torch.equal, plain, gradients()))
+        seen, extra = repeater.take_counts()
+        assert set(seen.values()) == {1}
+        assert not extra
+        again = set(range(len(targets["operations"]))) - repeater.refused.keys()
+        assert {0} < again <= seen.keys()
+        assert set(repeater.refused.values()) <= {IN_PLACE}
+        for repeater.target in again:
+            repeater.more = 3
+            assert all(map(torch.equal, plain, gradients()))
+            assert repeater.take_counts()[1] == {repeater.target: 3}
+    finally:
+        repeater.remove()
+    assert all(map(torch.equal, plain, gradients()))
+    assert repeater.take_counts() == ({}, {})
+
+
+def test_code_that_is_not_loaded_and_kernels_in_a_row_are_refused(
+    compiled: tuple[Any, list[Path]], tmp_path: Path
+) -> None:
+    _, files = compiled
+    one, *_ = of_kernels(*files)
+    gone = {"op": one["op"], "files": [[str(tmp_path / "gone.py")]]}
+    several = {"op": f"{one['op']} + cpp_fused_1", "files": one["files"]}
+    repeater = of_generated(said(gone, several))
+    repeater.install()
+    repeater.remove()
+    assert "is not loaded" in repeater.refused[0]
+    assert "several kernels" in repeater.refused[1]
+
+
+def test_where_nothing_was_compiled_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "torch._inductor.codecache", raising=False)
+    repeater = of_generated(said({"op": "mm", "operands": [[((2, 2), "float")] * 2]}))
+    repeater.install()
+    repeater.remove()
+    assert not repeater.refused
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import async_compile
+
+    monkeypatch.setattr(async_compile, "AsyncCompile", triton_stand_in.Compile)
+    triton_stand_in.as_on_a_gpu(monkeypatch)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize(("name", "more"), [(LOOK_UP, 3), (ADDS, 0)])
+def test_a_triton_kernel_writes_elsewhere_when_it_is_executed_again(
+    tmp_path: Path, name: str, more: int
+) -> None:
+    """And is not, where it writes over what it reads."""
+    generated = Generated(tmp_path, INFERENCE, with_triton=False)
+    module = generated.run()
+    kernel = getattr(module, name)
+    file = str(generated.file)
+    repeater = of_generated(said({"op": f"inductor::{name}", "files": [[file]], "cold": ["0"]}))
+    repeater.install()
+    repeater.target, repeater.more = 0, 3
+    given = module.get_args()
+    kernel.calls.clear()
+    module.call(list(given))
+    repeater.remove()
+    assert len(kernel.calls) == 1 + more
+    assert repeater.extra[0] == more
+    assert repeater.refused == ({} if more else {0: IN_PLACE})
+    assert getattr(module, name) is kernel
+
+
+READS = """
+@triton.jit
+def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr1, xnumel, XBLOCK : tl.constexpr):
+    tmp0 = tl.load(in_out_ptr0 + (x0), xmask)
+    tl.store(in_out_ptr0 + (x0), tmp1, xmask)
+"""
+
+
+def test_memory_that_is_used_again_is_written_and_only_what_is_read_from_it_is_in_place() -> None:
+    assert written_by(READS.replace("tl.load(in_out_ptr0 ", "tl.load(in_ptr0 ")) == [0, 2]
+    for source in (READS, READS.replace("tl.load(in_out_ptr0 ", "tl.atomic_add(out_ptr1 ")):
+        with pytest.raises(Refused, match=IN_PLACE):
+            written_by(source)
+    with pytest.raises(Refused, match="source"):
+        written_by("")
+
+
+def test_an_operation_that_writes_over_what_it_is_given_is_refused() -> None:
+    x = torch.rand(8, 8)
+    given = operands((x, x, x))
+    repeater = GeneratedRepeater("cpu", {}, {"mm": {given: 0}}, {0: 1.0}, {}, Thread())
+    repeater.target, repeater.more = 0, 2
+    repeater._library("mm", torch.mm, x, torch.rand(8, 8), out=torch.empty(8, 8))
+    assert repeater.extra[0] == 2
+    repeater._library("mm", torch.mm, x, torch.rand(8, 8).T, out=x[:].view(8, 8).T.T)
+    assert repeater.refused == {0: IN_PLACE}
+    assert torch.equal(repeater._library("mm", torch.mm, x, x), x @ x)
