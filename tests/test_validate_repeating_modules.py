@@ -332,3 +332,53 @@ def test_what_goes_wrong_when_a_module_is_called_again_is_not_the_programs(modul
         made.remove()
     assert why in made.refused.get(0, "")
     assert bool(why) == bool(made.refused)
+
+
+def graphs_of(model: Any, x: Any, targets: dict[str, int]) -> tuple[int, dict[int, str]]:
+    """How many graphs are made of a model while its modules are targets; and what was refused."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    repeater = ModuleRepeater(targets, Thread())
+    repeater.install()
+    try:
+        repeater.more = 2
+        for repeater.target in (-1, *targets.values()):
+            model(x)
+    finally:
+        repeater.remove()
+        torch._dynamo.reset()
+    assert not repeater.extra
+    return counters["stats"]["unique_graphs"], repeater.refused
+
+
+class Broken(torch.nn.Module):
+    """Has a graph broken in the middle: the compiler meets its modules as they are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+def test_what_a_compiled_function_calls_is_left_to_the_compiler() -> None:
+    pytest.importorskip("torch._dynamo.utils")
+    x, model = torch.rand(2, 4), torch.compile(Broken().requires_grad_(False), backend="eager")
+    plain, _ = graphs_of(model, x, {})
+    assert plain == 2
+    assert graphs_of(model, x, {"first": 0, "second": 1}) == (plain, {})
+
+
+def test_a_module_that_is_compiled_is_refused() -> None:
+    pytest.importorskip("torch._dynamo.utils")
+    x, model = torch.rand(2, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    model[0] = torch.compile(model[0], backend="eager")
+    plain, _ = graphs_of(model, x, {})
+    made, refused = graphs_of(model, x, {"0": 0, "Sequential": 1})
+    assert made == plain
+    assert "compiled" in refused[0]

@@ -22,6 +22,7 @@ from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.again import Thread
 from joulemap.frameworks.torch.aside import instead, unseen
 from joulemap.frameworks.torch.casts import Casts, uncached
+from joulemap.frameworks.torch.graphs import is_compiled
 from joulemap.frameworks.torch.repeating import STATISTICS, draws, keeps_statistics
 from joulemap.frameworks.watch import from_a_signal
 
@@ -53,9 +54,11 @@ class ModuleRepeater:
         self._patches = Patches()
 
     def install(self) -> None:
-        """Take part in every call of a module that is not compiled."""
+        """Take part in every call of a module, but for what compiled functions call: the compiler looks at
+        that, and would look at us."""
         if not self._targets:
             return
+        from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiler
         from torch.nn import Module
 
         original = Module._call_impl
@@ -63,7 +66,7 @@ class ModuleRepeater:
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if thread.inside:
+            if thread.inside or compiler() is not None:
                 return original(module, *args, **kwargs)
             target = self._target_of(module)
             depth.now += 1
@@ -170,6 +173,8 @@ class ModuleRepeater:
 def _why_not(module: Any, args: Any, kwargs: Mapping[str, Any]) -> str:
     """What speaks against calling a module twice before it is called once."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    if any(map(is_compiled, module.modules())):
+        return "it is compiled, or a part of it, and would be anew without gradients"
     if any(getattr(one, name) for one in module.modules() for name in hooks):
         return "it has hooks"
     strange = _strange((*args, *kwargs.values()))
