@@ -6,9 +6,10 @@ take into a graph: then a program would have other graphs with us than without.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from joulemap.frameworks.watch import Watch
 
@@ -28,6 +29,21 @@ def unseen(function: Function) -> Function:
     else:  # before 2.7
         frames.skip_code(function.__code__)
     return function
+
+
+def out_of_sight(function: Function) -> Function:
+    """``function`` with the compiler looking away, from all that it calls as well."""
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        before = set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_eval_frame(before)
+
+    return cast("Function", unseen(called))
 
 
 def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:

@@ -17,6 +17,8 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
+from joulemap.frameworks.torch.aside import out_of_sight
+
 KEY = "BackendSelect"
 PATIENCE_S, LOOK_S, SWITCH_S = 1.0, 0.002, 0.1
 """How long to wait for other threads, how long each must do nothing, and how long it then does not get
@@ -38,7 +40,7 @@ class Kernels:
 
         space, _, name = overload.name().partition("::")
         library = torch.library.Library(space, "IMPL")
-        library.impl(name, kernel, KEY, with_keyset=True)
+        library.impl(name, out_of_sight(kernel), KEY, with_keyset=True)
         self._libraries.append(library)
 
     def remove(self) -> bool:
