@@ -151,6 +151,7 @@ def test_a_triton_kernel_writes_elsewhere_when_it_is_executed_again(
 
 
 READS = """
+@triton_heuristics.pointwise(inductor_meta={'mutated_arg_names': ['in_out_ptr0'], 'atomic_add_found': False})
 @triton.jit
 def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr1, xnumel, XBLOCK : tl.constexpr):
     tmp0 = tl.load(in_out_ptr0 + (x0), xmask)
