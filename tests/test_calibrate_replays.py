@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.rebuild import rebuilt  # noqa: E402
-from joulemap.frameworks.torch.replay import TURN_S, _eased, executed, replays  # noqa: E402
+from joulemap.frameworks.torch.replay import TURN_S, _eased, _limited, executed, replays  # noqa: E402
 from joulemap.frameworks.torch.replayer import IN_A_GRAPH, WAIT_S, Replayer, Wait, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 
@@ -252,21 +252,29 @@ def test_an_operation_and_waits_take_turns_of_the_same_length(monkeypatch: pytes
 
 
 def test_what_lowers_clocks_is_executed_with_waits_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they come; what there is no memory for any more is left out."""
+    """What there is no memory for any more is left out."""
     monkeypatch.setattr("joulemap.frameworks.torch.replay.EASED_S", 0.01)
     monkeypatch.setattr("joulemap.frameworks.torch.replayer.idle", lambda seconds, _: time.sleep(seconds))
     add = replace(SQUARE, op="aten::add")
     large = replace(
         SQUARE, shapes=json.dumps([[1 << 26, 1 << 26]] * 2), strides=json.dumps([[1 << 26, 1]] * 2)
     )
-    cpu, clocks = torch.device("cpu"), {add.key: 1600.0, SQUARE.key: 1500.0, large.key: 1400.0, "": 1980.0}
-    found = list(_eased({**clocks, "unknown": 0.0}, cpu, 0.01, within_s=60.0, values={}))
+    cpu = torch.device("cpu")
+    found = list(_eased([add.key, SQUARE.key, large.key], cpu, 0.01, within_s=60.0, values={}))
     assert [one["eased"] for one in found] == [add.key, SQUARE.key]
     assert all(len(one["executions"]) == 2 and one["wait_s"] >= WAIT_S for one in found)
-    assert list(_eased({SQUARE.key: 1950.0, add.key: 1980.0}, cpu, 0.01, within_s=60.0, values={})) == []
-    assert list(_eased({}, cpu, 0.01, within_s=60.0, values={})) == []
-    (first,) = _eased({**clocks, large.key: 0.0}, cpu, 0.01, within_s=0.0, values={})
+    assert list(_eased([], cpu, 0.01, within_s=60.0, values={})) == []
+    (first,) = _eased([add.key, SQUARE.key], cpu, 0.01, within_s=0.0, values={})
     assert first["eased"] == add.key
+
+
+def test_what_is_known_least_at_the_highest_clocks_and_counts_most_comes_first() -> None:
+    clocks = {"often": 1910.0, "deep": 1450.0, "seldom": 1440.0, "free": 1960.0, "unknown": 0.0}
+    shares = {"often": 0.3, "deep": 0.2, "seldom": 0.01, "free": 0.4, "unknown": 0.1}
+    assert _limited(clocks, 1980.0, shares) == ["deep", "often", "seldom"]
+    assert _limited(clocks, 0.0, shares) == ["deep", "seldom"]  # what is free may be as high
+    assert _limited({"free": 1960.0}, 1980.0, {}) == []
+    assert _limited({}, 0.0, {}) == []
 
 
 def test_a_graph_holds_so_many_executions_as_keep_a_gpu_busy_and_every_set_has_its_turn() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from joulemap.calibrating import understood
 from joulemap.calibration.book import Calibration
-from joulemap.calibration.clocks import DOUBT, RISE, UNKNOWN, Response, at_clocks
+from joulemap.calibration.clocks import DOUBT, RISE, UNKNOWN, Response, at_clocks, response
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.calibration.recorded import CLOCK, _clock_mhz
@@ -152,6 +152,38 @@ def test_what_was_seen_at_two_clocks_follows_no_law_of_others(clock_mhz: float) 
     beyond = at_clocks(cost, 1300.0, Response(1980.0, 1e-6))
     assert beyond.energy_j < 1.0
     assert beyond.rms > DOUBT * np.log(1500 / 1300)
+
+
+LEVEL_MHZ = 1750.0
+
+
+def with_a_level(clock_mhz: float) -> Cost:
+    """A product whose energy goes with the 1.4th power of clocks, but not below a level; seen at both."""
+    rise = (HIGHEST_MHZ / max(clock_mhz, LEVEL_MHZ)) ** 1.4
+    seconds = 1e-3 * HIGHEST_MHZ / clock_mhz
+    return Cost(1.0 / rise, seconds, 0.01, 2, clock_mhz, eased_j=1.0, eased_mhz=HIGHEST_MHZ, eased_s=1e-3)
+
+
+@given(deep=some.floats(1400, 1600), others=some.lists(some.floats(1600, 1900), min_size=2, max_size=9))
+def test_energy_goes_with_clocks_down_to_a_level(deep: float, others: list[float]) -> None:
+    """Of what was replayed at low clocks alone, the cost at the highest ones is told by others."""
+    costs = [with_a_level(mhz) for mhz in (1500.0, 1850.0, *others)]
+    law = response(costs)
+    assert law is not None
+    assert law.level_mhz == pytest.approx(LEVEL_MHZ, rel=0.02)
+    alone = replace(with_a_level(deep), eased_j=0.0, eased_mhz=0.0, eased_s=0.0)
+    assert at_clocks(alone, HIGHEST_MHZ, law).energy_j == pytest.approx(1.0, abs=0.03)
+    assert at_clocks(alone, 1700.0, law).energy_j == pytest.approx(alone.energy_j, rel=0.01)
+    seen = with_a_level(deep)
+    assert at_clocks(seen, 1900.0, law).energy_j == pytest.approx((1900 / HIGHEST_MHZ) ** 1.4, abs=0.01)
+    assert Response.from_json(law.to_json()) == law
+
+
+def test_few_operations_tell_of_no_level() -> None:
+    law = response([with_a_level(1500.0), with_a_level(1850.0), with_a_level(1600.0)])
+    assert law is not None
+    assert law.level_mhz == 0.0
+    assert Response.from_json({"highest_mhz": 1980.0, "per_w": 1e-3}) == Response(1980.0, 1e-3)
 
 
 def test_what_is_not_known_of_clocks_makes_a_cost_less_sure() -> None:

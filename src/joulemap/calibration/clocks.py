@@ -5,15 +5,19 @@ operations come in between; what moves memory runs at higher ones. So costs are 
 What lowers them is replayed with waits in between, too, where it runs at the highest ones: then its cost is
 known at both, and at what is in between by a power of the clocks.
 
-On an H200 that is from 0.3 to 1.1 for single operations that lower clocks, and about 0.3 for what draws
+On an H200 that is from 0.3 to 1.5 for single operations that lower clocks, and about 0.3 for what draws
 little. So what all of them tell together is said of what there was no time to replay with waits, and of what
 lowers nothing, by a power that is proportional to what an operation draws at the highest clocks.
+
+That goes down to a level. Lower clocks take less energy because they need less voltage, and there is a lowest
+voltage: an H200 reaches it at about 1,750 of its 1,980 MHz, and what runs at 1,500 takes no less than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,7 @@ from joulemap.calibration.cost import Cost, Replay, window
 from joulemap.traces import PowerTrace
 
 RISE = 1.75
-"""The power itself goes with about this power of the clocks, for what is limited by it."""
+"""The power goes with about this power of the clocks, for what is limited by it. One of it is time."""
 STEEPEST = 2.0
 DOUBT = 0.2
 """How far off such a power of the clocks is, as an rms: five calibrations of an H200 found 0.22 to 0.79 per
@@ -34,46 +38,69 @@ FALLS = 0.95
 of 40 operations was told to, by a seventh; metered again, it took more there."""
 UNKNOWN = 0.5
 """And where nothing is known of it, so that none is applied."""
+ENOUGH, FINE = 4, 0.005
+"""So many operations that lower clocks tell how far down energy goes with them, to half a percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Energy goes with ``per_w`` times the power at ``highest_mhz`` as a power of clocks."""
+    """Energy goes with ``per_w`` times the power at ``highest_mhz`` as a power of clocks, down to
+    ``level_mhz``; below it is as it is there."""
 
     highest_mhz: float
     per_w: float
+    level_mhz: float = 0.0
 
-    def exponent(self, cost: Cost) -> float:
-        """The power of the clocks with which the energy of an operation goes."""
-        return min(self.per_w * _highest_w(cost, self.highest_mhz), STEEPEST)
+    def rise(self, cost: Cost, clock_mhz: float) -> float:
+        """How much more an operation takes at other clocks than at its own: the logarithm of the factor."""
+        exponent = min(self.per_w * self._highest_w(cost), STEEPEST)
+        return exponent * (self.counted(clock_mhz) - self.counted(cost.clock_mhz))
+
+    def watts_risen(self, cost: Cost) -> float:
+        """What an operation draws at the highest clocks, times how much higher they are with waits."""
+        return self._highest_w(cost) * (self.counted(cost.eased_mhz) - self.counted(cost.clock_mhz))
+
+    def counted(self, clock_mhz: float) -> float:
+        """The logarithm of clocks as far as energy goes with them."""
+        return float(np.log(max(clock_mhz, self.level_mhz)))
+
+    def _highest_w(self, cost: Cost) -> float:
+        """What an operation would draw at the highest clocks."""
+        faster = self.highest_mhz / cost.clock_mhz
+        dearer = (RISE - 1) * (self.counted(self.highest_mhz) - self.counted(cost.clock_mhz))
+        return cost.power_w * faster * float(np.exp(dearer))
 
     def to_json(self) -> dict[str, float]:
-        return {"highest_mhz": self.highest_mhz, "per_w": self.per_w}
+        return {"highest_mhz": self.highest_mhz, "per_w": self.per_w, "level_mhz": self.level_mhz}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None) -> Response | None:
         if content is None:
             return None
-        return cls(float(content["highest_mhz"]), float(content["per_w"]))
+        highest_mhz, per_w = float(content["highest_mhz"]), float(content["per_w"])
+        return cls(highest_mhz, per_w, float(content.get("level_mhz", 0.0)))
 
 
 def at_clocks(cost: Cost, clock_mhz: float, response: Response | None) -> Cost:
     """The cost at other clocks; as it is where either clocks are unknown."""
     if not clock_mhz or not cost.clock_mhz:
         return cost
-    cost = _nearer(cost, clock_mhz)
+    cost = _nearer(cost, clock_mhz, response or _NO_LAW)
     apart = float(np.log(clock_mhz / cost.clock_mhz))
-    exponent, doubt = (0.0, UNKNOWN) if response is None else (response.exponent(cost), DOUBT)
+    rise, doubt = (0.0, UNKNOWN) if response is None else (response.rise(cost, clock_mhz), DOUBT)
     return replace(
         cost,
-        energy_j=cost.energy_j * float(np.exp(exponent * apart)),
+        energy_j=cost.energy_j * float(np.exp(rise)),
         rms=float(np.hypot(cost.rms, doubt * apart)),
         clock_mhz=clock_mhz,
         scaled_s=cost.seconds * float(np.exp(-apart)),
     )
 
 
-def _nearer(cost: Cost, clock_mhz: float) -> Cost:
+_NO_LAW = Response(0.0, 0.0)
+
+
+def _nearer(cost: Cost, clock_mhz: float, response: Response) -> Cost:
     """The cost at these clocks, or at those next to them, of the ones at which it was found and all in
     between. With waits it was replayed once."""
     if not cost.eased_mhz:
@@ -82,9 +109,11 @@ def _nearer(cost: Cost, clock_mhz: float) -> Cost:
     seconds = np.log([cost.seconds, cost.eased_s or cost.seconds * cost.clock_mhz / cost.eased_mhz])
     at = float(np.clip(np.log(clock_mhz), *sorted(both)))
     part = (at - both[0]) / (both[1] - both[0])
+    own, seen, eased = map(response.counted, (cost.clock_mhz, float(np.exp(at)), cost.eased_mhz))
+    risen = (seen - own) / (eased - own) if eased > own else part
     return replace(
         cost,
-        energy_j=float(np.exp(joules @ [1 - part, part])),
+        energy_j=float(np.exp(joules @ [1 - risen, risen])),
         seconds=float(np.exp(seconds @ [1 - part, part])),
         rms=float(cost.rms * np.hypot(1 - part, part * np.sqrt(cost.passes))),
         clock_mhz=float(np.exp(at)),
@@ -137,18 +166,23 @@ def _told(eased: Eased, power: PowerTrace, idle_w: float) -> tuple[float, float,
 
 def response(costs: Iterable[Cost]) -> Response | None:
     """From what operations take with waits in between, against what they take at the clocks that each has by
-    itself; None where nothing lowers clocks."""
+    itself; None where nothing lowers clocks. The level is where it fits them best."""
     costs = list(costs)
     highest_mhz = max((one.clock_mhz for one in costs), default=0.0)
     telling = [one for one in costs if one.eased_mhz]
     if not telling:
         return None
+    lowest_mhz = min(one.clock_mhz for one in telling)
+    most = np.log(highest_mhz / lowest_mhz) if len(telling) >= ENOUGH else 0.0
+    levels_mhz = highest_mhz * np.exp(-np.arange(TELLING, max(most, TELLING), FINE))
+    laws = [_law(telling, highest_mhz, level) for level in (0.0, *levels_mhz.tolist())]
+    return min(laws, key=itemgetter(0))[1]
+
+
+def _law(telling: Sequence[Cost], highest_mhz: float, level_mhz: float) -> tuple[float, Response]:
+    """How far off the nearest law with such a level is from what some operations tell, squared; and that law."""
+    unit = Response(highest_mhz, 1.0, level_mhz)
     rise = np.array([np.log(one.eased_j / one.energy_j) for one in telling])
-    higher = np.array([np.log(one.eased_mhz / one.clock_mhz) for one in telling])
-    watts = higher * [_highest_w(one, highest_mhz) for one in telling]
-    return Response(highest_mhz, max(float(watts @ rise / (watts @ watts)), 0.0))
-
-
-def _highest_w(cost: Cost, highest_mhz: float) -> float:
-    """What an operation would draw at the highest clocks."""
-    return cost.power_w * float((highest_mhz / cost.clock_mhz) ** RISE)
+    watts = np.array([unit.watts_risen(one) for one in telling])
+    per_w = max(float(watts @ rise / max(watts @ watts, 1e-12)), 0.0)
+    return float(((rise - per_w * watts) ** 2).sum()), replace(unit, per_w=per_w)

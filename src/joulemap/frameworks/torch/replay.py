@@ -141,7 +141,8 @@ def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) 
         elif not _works(device):
             return
     yield _idle(plan["idle_s"])
-    yield from _eased(clocks_mhz, device, plan["seconds"], plan["eased_s"], values)
+    limited = _limited(clocks_mhz, _free_mhz(device), dict(plan["shares"]))
+    yield from _eased(limited, device, plan["seconds"], plan["eased_s"], values)
     until_s = begin_s + plan["budget_s"] - plan["idle_s"]
     for _ in range(1, max(plan["passes"], AGAIN)):
         if not chosen or clock_s() > until_s:
@@ -189,16 +190,22 @@ def _free_mhz(device: Any) -> float:
     return float(max(mhz for *_, mhz in executed([wait, wait], FREE_S, device)["marks"]))
 
 
+def _limited(clocks_mhz: Mapping[str, float], free_mhz: float, shares: Mapping[str, float]) -> list[str]:
+    """Operations that lower clocks, first those with most time at the lowest ones: how much more they take at
+    the highest is known least, and counts most."""
+    highest_mhz = max([*clocks_mhz.values(), free_mhz])
+    lower = {key: 1 - mhz / highest_mhz for key, mhz in clocks_mhz.items() if 0 < mhz < LIMITED * highest_mhz}
+    return sorted(lower, key=lambda key: shares.get(key, 0.0) * lower[key], reverse=True)
+
+
 def _eased(
-    clocks_mhz: Mapping[str, float],
+    limited: Sequence[str],
     device: Any,
     seconds: float,
     within_s: float,
     values: Mapping[str, Sequence[bytes]],
 ) -> Iterator[dict[str, Any]]:
-    """Operations that lower clocks, as they come, with waits in between; at least one, where there is any."""
-    highest_mhz = max([*clocks_mhz.values(), _free_mhz(device)])
-    limited = [key for key, mhz in clocks_mhz.items() if 0 < mhz < LIMITED * highest_mhz]
+    """Operations with waits in between; at least one, where there is any."""
     until_s = time.monotonic() + within_s
     for key in limited:
         try:
