@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -20,13 +21,15 @@ from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import Calibrated, Closure, in_order
+from joulemap.calibration.recorded import Calibrated, Closure, in_order, values
 from joulemap.calibration.weights import Weights
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
+from joulemap.frameworks.imported import Held
 from joulemap.recorder.host import gpu_driver
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
+from joulemap.recording.names import VALUES
 from joulemap.traces import EventTrace, PowerTrace
 
 from .calibrated_recordings import called
@@ -405,3 +408,24 @@ def test_gpus_are_calibrated_first_and_what_never_changes_last() -> None:
         )
     )
     assert in_order([memory, package, gpu]) == [gpu, package, memory]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_values_of_generated_kernels_go_by_their_code_and_others_by_what_they_were_called_with(
+    tmp_path: Path, older: bool
+) -> None:
+    kernel = Operation("inductor::triton_0", "[]", "[]", "[]", '["/a.py"]')
+    product = Operation("mm", "[[4, 4]]", "[[4, 1]]", '["float"]', "[null]")
+    held = [Held(kernel.op, "[]", "[]", "[]", (b"a",), kernel.scalars), Held(*_call(product), (b"m", b""))]
+    rows = [{name: row for name, row in asdict(one).items() if name != "code" or not older} for one in held]
+    with RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
+        writer.put_table(VALUES, pa.Table.from_pylist(rows))
+    elsewhere = replace(kernel, scalars='["/b.py"]')
+    asked = [kernel, elsewhere, product, replace(product, op="bmm")]
+    found = values(Recording.open(tmp_path / "r.joulemap"), asked)
+    assert found.pop(product.key) == [b"m", b""]
+    assert older or found == {kernel.key: [b"a"]}
+
+
+def _call(operation: Operation) -> tuple[str, str, str, str]:
+    return operation.op, operation.shapes, operation.strides, operation.types

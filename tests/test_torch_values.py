@@ -375,7 +375,7 @@ def test_a_step_is_looked_at_by_the_adapter(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("a_cache")
-def test_compiled_programs_are_not_looked_at(tmp_path: Path) -> None:
+def test_it_is_over_when_something_is_compiled(tmp_path: Path) -> None:
     double, x = torch.compile(lambda x: x * 2, backend="eager"), torch.ones(1024, 1024)
     with attached(tmp_path) as (adapter, _):
         assert adapter.look(tmp_path / "values")
@@ -386,4 +386,8 @@ def test_compiled_programs_are_not_looked_at(tmp_path: Path) -> None:
         double(x)
         assert not has_kernel("aten::mul.Tensor", KEY)
         adapter.stop()
-        assert not adapter.taste(tmp_path / "values")
+        assert adapter.taste(tmp_path / "again")  # what was compiled goes on as it is
+        assert torch.equal(double(x), x + x)
+        assert has_kernel("aten::mul.Tensor", KEY)
+        adapter.stop()
+    assert not has_kernel("aten::mul.Tensor", KEY)

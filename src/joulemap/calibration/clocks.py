@@ -180,7 +180,7 @@ def response(costs: Iterable[Cost]) -> Response | None:
 
 
 def _law(telling: Sequence[Cost], highest_mhz: float, level_mhz: float) -> tuple[float, Response]:
-    """How far off the nearest law with such a level is from what some operations tell, squared; and that law."""
+    """How far off the nearest law with such a level is from what operations tell, squared; and that law."""
     unit = Response(highest_mhz, 1.0, level_mhz)
     rise = np.array([np.log(one.eased_j / one.energy_j) for one in telling])
     watts = np.array([unit.watts_risen(one) for one in telling])

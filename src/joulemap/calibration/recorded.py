@@ -196,12 +196,18 @@ def costs_by_name(recording: Recording) -> dict[str, frozenset[str]]:
 
 
 def values(recording: Recording, operations: Iterable[Operation]) -> dict[str, list[bytes]]:
-    """What the tensors of some operations held, by the keys of those of which that is known."""
+    """What the tensors of some operations held, by the keys of those of which that is known. Generated
+    kernels go by their code, which is where others have scalars."""
     table = recording.table(VALUES)
     rows = [] if table is None else table.to_pylist()
-    held = {tuple(row[name] for name in _CALL): row["pieces"] for row in rows}
-    asked = ((one.key, tuple(getattr(one, name) for name in _CALL)) for one in operations)
-    return {key: held[call] for key, call in asked if call in held}
+    held = {(*(row[name] for name in _CALL), row.get("code", "")): row["pieces"] for row in rows}
+    found = {}
+    for one in operations:
+        call = tuple(getattr(one, name) for name in _CALL)
+        pieces = held.get((*call, one.scalars), held.get((*call, "")))
+        if pieces is not None:
+            found[one.key] = pieces
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,15 @@ def call_key(op: str, shapes: str, strides: str, types: str, scalars: str, cold:
 @dataclass(frozen=True, slots=True)
 class Held:
     """What the tensors held that an operation of a signature was given: some bytes of each, none of those
-    that nobody looked at."""
+    that nobody looked at. A kernel that was generated goes by the ``code`` that it is in, as its signature
+    has it."""
 
     op: str
     shapes: str
     strides: str
     types: str
     pieces: tuple[bytes, ...]
+    code: str = ""
 
 
 @dataclass(frozen=True, eq=False)

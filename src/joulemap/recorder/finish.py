@@ -189,7 +189,7 @@ def _put_signatures(writer: RecordingWriter, traces: list[ImportedTrace]) -> Non
         writer.put_table(SIGNATURES, pa.Table.from_pylist(rows, pa.schema({**texts, "calls": pa.int64()})))
     held = [dataclasses.asdict(one) for trace in traces for one in trace.values]
     if held:
-        texts = dict.fromkeys(("op", "shapes", "strides", "types"), pa.string())
+        texts = dict.fromkeys(("op", "shapes", "strides", "types", "code"), pa.string())
         pieces = {"pieces": pa.list_(pa.binary())}
         writer.put_table(VALUES, pa.Table.from_pylist(held, pa.schema({**texts, **pieces})))
 

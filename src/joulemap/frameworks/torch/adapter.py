@@ -41,7 +41,6 @@ class TorchAdapter(HookedAdapter):
         self._calls = Calls(watch, self._finder)
         self._provenance = Provenance(watch, folder, self._calls.is_open)
         self._tasting: tuple[Taster, Path] | None = None
-        self._compiles = False
         super().__init__(watch)
 
     @property
@@ -75,9 +74,9 @@ class TorchAdapter(HookedAdapter):
         return self._profiler is not None and self._profiler.look(folder)
 
     def taste(self, folder: Path) -> bool:
-        """Look what tensors hold, until it is stopped: those of the operations that a look has seen. False
-        where none has, or the program is compiled: compilers would meet with us."""
-        if self._profiler is None or self._compiles or not self._profiler.touching:
+        """Look what tensors hold, until it is stopped, or something is compiled: those of the operations that
+        a look has seen. False where it has seen none."""
+        if self._profiler is None or not self._profiler.touching:
             return False
         self._profiler.refuse_if_busy()
         device = "cuda" if gpus.in_use() else "cpu"
@@ -136,7 +135,6 @@ class TorchAdapter(HookedAdapter):
         self._provenance.write()
 
     def _compiled(self) -> None:
-        self._compiles = True
         self._calls.graphs.made += 1
         self._taste_no_more()
         if self._profiler is not None:

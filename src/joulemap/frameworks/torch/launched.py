@@ -56,8 +56,9 @@ def is_generated(call: Call) -> bool:
     return call.op.startswith(PREFIX) and not call.types
 
 
-def launcher(call: Call) -> Callable[[], Callable[[], Any]]:
-    """Makes launches of a kernel, each with operands of its own."""
+def launcher(call: Call, fill: Callable[[Any], object] | None = None) -> Callable[[], Callable[[], Any]]:
+    """Makes launches of a kernel, each with operands of its own. ``fill`` is given a call with what
+    a single kernel will be given, and may write over what that holds."""
     names = call.op.removeprefix(PREFIX).split(BETWEEN)
     gone = [code for code in call.scalars if not Path(code).is_file()]
     if gone:
@@ -66,6 +67,9 @@ def launcher(call: Call) -> Callable[[], Callable[[], Any]]:
     if len(codes) != 1:
         raise NotRebuilt(f"torch.compile has made {len(codes)} kernels of that name, and not one")
     seen = _given(codes[0], names)
+    if fill is not None and len(names) == 1:
+        launch = seen[names[0]]
+        fill(partial(launch.kernel, *launch.operands))
     return lambda: partial(_in_turn, [seen[name].copied() for name in names])
 
 

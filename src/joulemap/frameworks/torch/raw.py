@@ -24,8 +24,9 @@ from joulemap.frameworks.torch.compiled import read_codes, read_graphs, with_ker
 from joulemap.frameworks.torch.edges import Flow, edges
 from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
 from joulemap.frameworks.torch.inputs import tensors_of
+from joulemap.frameworks.torch.launched import PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
-from joulemap.frameworks.torch.values import Values, held_by, read_values
+from joulemap.frameworks.torch.values import Values, held_by, held_by_kernel, read_values
 from joulemap.labels import Labels
 from joulemap.program import Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
@@ -215,9 +216,19 @@ def _operations(events: EventTrace) -> dict[str, str]:
 
 def _held(signatures: Iterable[Signature], values: Values) -> tuple[Held, ...]:
     """What operations were given, once for each kind of call."""
-    called = sorted({(one.op, one.shapes, one.strides, one.types) for one in signatures})
-    found = ((call, held_by(values, call[0], tensors_of(call[1], call[3]))) for call in called)
-    return tuple(Held(*call, pieces) for call, pieces in found if any(pieces))
+    called = {(one.op, one.shapes, one.strides, one.types, _code(one)) for one in signatures}
+    found = [Held(*call[:4], _pieces(values, *call), call[4]) for call in sorted(called)]
+    return tuple(one for one in found if any(one.pieces))
+
+
+def _code(signature: Signature) -> str:
+    return signature.scalars if signature.op.startswith(PREFIX) else ""
+
+
+def _pieces(values: Values, op: str, shapes: str, _strides: str, types: str, code: str) -> tuple[bytes, ...]:
+    if code:
+        return held_by_kernel(values, op, json.loads(code))
+    return held_by(values, op, tensors_of(shapes, types))
 
 
 def _module_path(word: str, prefixes: Sequence[str]) -> str:

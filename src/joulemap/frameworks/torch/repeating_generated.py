@@ -1,15 +1,13 @@
 """What graphs of ``torch.compile`` call, executed again in place: kernels of inductor's own, and operations
 of libraries that write into memory which the graph has found for them.
 
-Generated code looks up both in its own module, by name. There something of ours stands in their place
-meanwhile, so that nothing is compiled anew. Further executions write into memory of their own: what the
+Something of ours stands in their place meanwhile. Further executions write into memory of their own: what the
 program reads afterwards is what its own execution has written, to the bit.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,6 @@ from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.launched import (
     BETWEEN,
     PREFIX,
-    Around,
     Launch,
     bytes_of,
     parameters,
@@ -30,13 +27,12 @@ from joulemap.frameworks.torch.launched import (
 )
 from joulemap.frameworks.torch.repeating import safely_operands
 from joulemap.frameworks.torch.rotation import copied, tensors_in, with_tensors
+from joulemap.frameworks.torch.stand_ins import generated_modules, put_kernel, put_libraries
 
 Kernel = tuple[str, str]
 """The name of a kernel, with ``PREFIX``, and the file of the generated code that calls it."""
 
 IN_PLACE = "it writes into what it is given"
-_LIBRARIES = "extern_kernels"
-"""What generated code calls operations of libraries by."""
 _OUT = re.compile(r"(in_)?out_ptr\d+")
 _ADDS = re.compile(r"\batomic_add\(")
 
@@ -61,11 +57,11 @@ class GeneratedRepeater(Again):
 
     def install(self) -> None:
         """Stand in every module that is there; kernels that cannot be executed again are refused."""
-        modules = [one for one in _generated() if hasattr(one, "call")]
+        modules = generated_modules()
         for (op, file), target in self._kernels.items():
             self._join(op, target, [one for one in modules if one.__file__ == file])
-        for module in [one for one in modules if hasattr(one, _LIBRARIES)] if self._choose else ():
-            self._patches.put(module, _LIBRARIES, _Libraries(getattr(module, _LIBRARIES), self._library))
+        for module in modules if self._choose else ():
+            put_libraries(self._patches, module, self._library)
 
     def _join(self, op: str, target: int, modules: Sequence[Any]) -> None:
         name = op.removeprefix(PREFIX)
@@ -77,7 +73,7 @@ class GeneratedRepeater(Again):
             return
         for module in here:
             around = partial(self._launched, target, (op, module.__file__), written)
-            self._patches.put(module, name, Around(getattr(module, name), around))
+            put_kernel(self._patches, module, name, around)
 
     def _launched(self, target: int, what: Kernel, written: Sequence[int], launch: Launch) -> Any:
         """A call of a kernel."""
@@ -135,22 +131,6 @@ class GeneratedRepeater(Again):
         self.target = -1
         self.forget()
         self._patches.restore()
-
-
-class _Libraries:
-    """Operations of libraries, as generated code looks them up."""
-
-    def __init__(self, known: Any, call: Callable[..., Any]) -> None:
-        self._known, self._call = known, call
-
-    def __getattr__(self, op: str) -> Any:
-        return partial(self._call, op, getattr(self._known, op))
-
-
-def _generated() -> Sequence[Any]:
-    """The modules of all generated code; none where nothing was compiled."""
-    inductor = sys.modules.get("torch._inductor.codecache")
-    return list(getattr(inductor.PyCodeCache, "modules", ())) if inductor is not None else []
 
 
 def _written(name: str, modules: Sequence[Any]) -> list[int]:

@@ -79,7 +79,9 @@ class Replayer:
     def _made(self, call: Call, held: Sequence[bytes]) -> list[Callable[[], Any]]:
         """The operation with as many operands as it takes to leave the cache, within bounds; those that a
         program has there stay there. They hold what the program's do, as far as that was seen."""
-        made = launcher(call) if is_generated(call) else partial(_filled, call, self._device, held)
+        with_held = partial(fill_in, held=held)
+        own = is_generated(call)
+        made = launcher(call, with_held) if own else partial(_filled, call, self._device, held)
         until_s = time.monotonic() + MAKING_S
         found = [made()]
         for _ in range(copies(found[0], self._device, call.cold) - 1):

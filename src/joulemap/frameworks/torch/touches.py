@@ -28,8 +28,8 @@ before, or in its list as the one at the same place, and that is not written to.
 
 
 def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) -> set[str]:
-    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes; PyTorch's
-    operations that touch any are returned."""
+    """Write what a session says of tensors on ``device``, whose last cache has ``size`` bytes; the names of
+    what touches any are returned."""
     operations, allocations = [], []
     for node in walk(roots):
         fields = node.extra_fields
@@ -43,7 +43,7 @@ def write_touches(roots: Sequence[Any], folder: Path, device: str, size: int) ->
     said = {"size": size, "operations": operations, "allocations": allocations}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(json.dumps(said, separators=(",", ":")))
-    return {name for name, *_ in operations if not name.startswith(PREFIX)}
+    return {name for name, *_ in operations}
 
 
 def of_kernel(name: str, backward: bool) -> str:

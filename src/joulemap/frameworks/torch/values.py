@@ -5,7 +5,8 @@ numbers that came from bfloat16 takes 13 % less than one of any others of the sa
 layer normalisation 10 %, and random values of any distribution are not what a program has. So in one step
 kernels of ours stand in the dispatcher between autograd and the device, as where operations are repeated, and
 keep a piece of each large tensor that passes, of some of the calls that are alike. (A mode of the dispatcher
-would see the same, but while there is one, autograd takes other ways for some operations.)
+would see the same, but while there is one, autograd takes other ways for some operations.) What graphs of
+``torch.compile`` call is seen in their generated code.
 
 Calls that are alike differ: a product of one shape reads normalised numbers in one place, and in the next
 what attention made, whose neighbouring rows are much the same. Layers repeat such a pattern of two to four
@@ -19,17 +20,21 @@ import ctypes
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch.again import Refused, Thread
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.inputs import reach
 from joulemap.frameworks.torch.kernels import Kernels
+from joulemap.frameworks.torch.launched import PREFIX, Launch
 from joulemap.frameworks.torch.repeating import below, operands, overloads
 from joulemap.frameworks.torch.rotation import counted, tensors_in
+from joulemap.frameworks.torch.stand_ins import generated_modules, kernels_of, put_kernel, put_libraries
 
 INDEX, BYTES = "values.json", "values.bin"
 PIECE, LEAST_PIECE = 32 * 1024, 1024
@@ -49,7 +54,7 @@ MOST = 64 * 1024 * 1024
 Held = tuple[bytes, ...]
 """Pieces of each tensor that an operation is given, one after the other; none of those not looked at."""
 Key = tuple[str, Operands]
-"""An operation and what it is given."""
+"""An operation and what it is given; a kernel of inductor's own has the file of its code in its name."""
 Values = dict[Key, Held]
 
 
@@ -104,11 +109,17 @@ class Taster:
         self._piece, self._size = PIECE, 0
         self._looks, self._lock = True, Lock()
         self._thread = Thread()
-        self._kernels = Kernels()
+        self._kernels, self._patches = Kernels(), Patches()
 
     def begin(self, ops: Iterable[str]) -> None:
-        """Take part in the dispatch of these operations; what optimizers write into is seen as it was."""
-        for op in sorted(ops):
+        """Take part in the dispatch of these operations, and in what generated code calls; what optimizers
+        and that write into is seen as it was."""
+        for module in generated_modules():
+            put_libraries(self._patches, module, self._library)
+            for kernel in kernels_of(module):
+                named = _in_code(PREFIX + kernel, module.__file__)
+                put_kernel(self._patches, module, kernel, partial(self._launched, named))
+        for op in sorted(one for one in ops if not one.startswith(PREFIX)):
             name = op.removeprefix("aten::")
             with suppress(Refused):
                 for overload in overloads(op, writing=name.startswith(_OF_OPTIMIZERS)):
@@ -133,9 +144,20 @@ class Taster:
 
         return kernel
 
+    def _library(self, op: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """What finds memory for its result itself passes the dispatcher."""
+        if "out" in named:
+            self._look(op, (*args, *named.values()))
+        return function(*args, **named)
+
+    def _launched(self, name: str, launch: Launch) -> Any:
+        self._look(name, launch.operands)
+        return launch.kernel(*launch.operands, **launch.named)
+
     def end(self) -> None:
-        """Look no more, and leave the dispatcher as it was."""
+        """Look no more, and leave the dispatcher and generated code as they were."""
         self._looks = False
+        self._patches.restore()
         if not self._kernels.remove():
             self._failed(TimeoutError("other threads compute all the time, so that kernels of ours stay"))
 
@@ -238,6 +260,16 @@ def read_values(folder: Path) -> Values:
                 begin += size
             found.setdefault(key, tuple(pieces))
     return found
+
+
+def held_by_kernel(values: Values, op: str, files: Iterable[str]) -> Held:
+    """What a kernel of inductor's own was given, in any of these files; nothing where nobody looked."""
+    known = {_in_code(op, file) for file in files}
+    return next((held for (name, _), held in values.items() if name in known), ())
+
+
+def _in_code(op: str, file: str) -> str:
+    return f"{op} in {file}"
 
 
 def held_by(values: Values, op: str, given: Operands) -> Held:
