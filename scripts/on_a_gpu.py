@@ -32,7 +32,8 @@ def commands(folder: Path, seconds: float, tiny: bool) -> dict[str, list[str]]:
     """Every part, and what it runs, with this Python."""
     bert, llama = (f"bert-train {TINY}", f"llama-decode {TINY}") if tiny else (BERT, LLAMA)
     device = "cpu" if tiny else "cuda"
-    blocks = f"benchmarks/blocks.py --seconds {seconds} --block 0.25 --json {folder}"
+    blocks = f"benchmarks/blocks.py --seconds {seconds} --fewest 4 --block 0.25 --json {folder}"
+    live = f"-m studies.accuracy.live --budget {seconds} --calibration 60 --least 0.012 --output {folder}"
     recording, model = folder / "compiled.joulemap", SMALL if tiny else LARGE
     return {
         "tests": ["-m pytest -m gpu -p no:randomly -q tests"],
@@ -44,10 +45,8 @@ def commands(folder: Path, seconds: float, tiny: bool) -> dict[str, list[str]]:
             f"--compile --device {device}",
             f"-m joulemap show {recording} --rule calibrated --depth 4",
         ],
-        "accuracy": [
-            f"-m studies.accuracy.live --budget {seconds} --calibration 60 --least 0.012 --output {folder} "
-            f"{bert}"
-        ],
+        "accuracy": [f"{live} {bert}"],
+        "generated": [f"{live} --name bert-train-compiled {bert} --compile"],
     }
 
 

@@ -21,6 +21,8 @@ PROGRAMS = [
     "bert-infer-32",
     "resnet-train",
 ]
+OTHERS = ["bert-train-32-95s", "bert-train-32-compiled"]
+"""What the table of all programs leaves out."""
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
@@ -35,13 +37,13 @@ def test_a_report_is_read_as_it_was_written(path: Path) -> None:
         assert ours["truth"]["high_j"] == pytest.approx(theirs["truth"]["high_j"])
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *OTHERS])
 def test_the_page_has_the_tables_of_the_reports(name: str) -> None:
     report = read(json.loads((DOCS / "accuracy" / f"{name}.json").read_text()))
     page = (DOCS / "accuracy.md").read_text()
     assert table(report) in page
     assert summary(report) in page
-    assert overview(report) in page
+    assert overview(report) in page or name in OTHERS
 
 
 def test_operations_and_modules_are_within_the_aim() -> None:
@@ -81,5 +83,7 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
         "bert-train-256-10s": (17, 20.1, 13.0),
         "bert-train-32": (11, 2.6, 2.2),
         "bert-train-32-10s": (11, 12.6, 10.6),
+        "bert-train-32-95s": (5, 2.5, 2.7),
+        "bert-train-32-compiled": (12, 6.0, 4.1),
         "resnet-train": (23, 2.0, 2.0),
     }

@@ -109,7 +109,7 @@ def overview(report: Report) -> str:
     by_time, found = (report.errors("operation", rule) for rule in RULES)
     modules = report.errors("module", CALIBRATED)
     closure = next((one.split()[7] for one in report.notes if one.startswith("Closure: ")), "")
-    if by_time is None or found is None or modules is None:
+    if by_time is None or found is None:
         return ""
     cells = [
         str(len(counted)),
@@ -118,7 +118,7 @@ def overview(report: Report) -> str:
         *(f"{100 * one.mean:.1f} / {100 * one.weighted:.1f} %" for one in (by_time, found)),
         *(f"{100 * part:.0f} %" for part in (found.held, found.contained)),
         f"{closure} %",
-        f"{100 * modules.mean:.1f} / {100 * modules.weighted:.1f} %",
+        "" if modules is None else f"{100 * modules.mean:.1f} / {100 * modules.weighted:.1f} %",
     ]
     return f"| {' | '.join(cells)} |"
 

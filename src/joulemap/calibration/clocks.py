@@ -9,8 +9,8 @@ On an H200 that is from 0.3 to 1.5 for single operations that lower clocks, and 
 little. So what all of them tell together is said of what there was no time to replay with waits, and of what
 lowers nothing, by a power that is proportional to what an operation draws at the highest clocks.
 
-That goes down to a level. Lower clocks take less energy because they need less voltage, and there is a lowest
-voltage: an H200 reaches it at about 1,750 of its 1,980 MHz, and what runs at 1,500 takes no less than that.
+That goes down to a level: what runs at 1,500 MHz on an H200 takes no less than at 1,750. Lower clocks save
+energy as they need less voltage, which most likely is the lowest that there is from there on.
 """
 
 from __future__ import annotations
