@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -95,6 +96,13 @@ def test_what_a_compiled_program_holds_is_replayed(tmp_path: Path) -> None:
             assert float(x_held.min()) >= OFFSET
             assert float(x_held.max()) <= OFFSET + 1
     assert {(False, "forward"), (True, "forward"), (False, "backward")} <= kinds
+
+
+def test_what_generated_code_imports_is_no_kernel() -> None:
+    """Triton's helpers have names like kernels."""
+    code = ModuleType("code")
+    vars(code).update(triton_poi_fused_add_0=print, cpp_fused_1=print, triton_helpers=code, call=print)
+    assert kernels_of(code) == ["triton_poi_fused_add_0", "cpp_fused_1"]
 
 
 def _given(call: Call, pieces: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
@@ -32,7 +33,8 @@ def generated_modules() -> Sequence[Any]:
 
 def kernels_of(module: Any) -> list[str]:
     """The names of the kernels in generated code."""
-    return [name for name in vars(module) if name.startswith(_OWN)]
+    every = [name for name in vars(module) if name.startswith(_OWN)]
+    return [name for name in every if not isinstance(getattr(module, name), ModuleType)]
 
 
 def put_kernel(patches: Patches, module: Any, name: str, around: Callable[[Launch], Any]) -> None:
