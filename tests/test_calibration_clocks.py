@@ -179,6 +179,18 @@ def test_energy_goes_with_clocks_down_to_a_level(deep: float, others: list[float
     assert Response.from_json(law.to_json()) == law
 
 
+def test_where_a_level_explains_little_there_is_none() -> None:
+    """Energy that goes with clocks all the way down, and noise."""
+    rng = np.random.default_rng(1)
+
+    def seen(mhz: float) -> Cost:
+        rise = (HIGHEST_MHZ / mhz) ** 1.2 * float(np.exp(rng.normal(0, 0.02)))
+        return Cost(1.0 / rise, 1e-3 * HIGHEST_MHZ / mhz, 0.01, 2, mhz, eased_j=1.0, eased_mhz=HIGHEST_MHZ)
+
+    laws = [response([seen(mhz) for mhz in rng.uniform(1500, 1900, 8)]) for _ in range(50)]
+    assert sum(law is not None and law.level_mhz == 0.0 for law in laws) > 40
+
+
 def test_few_operations_tell_of_no_level() -> None:
     law = response([with_a_level(1500.0), with_a_level(1850.0), with_a_level(1600.0)])
     assert law is not None

@@ -97,8 +97,19 @@ def test_where_memory_is_scarce_nothing_is_copied(monkeypatch: pytest.MonkeyPatc
     for cache, free in ((SIZE, SIZE), (SIZE // 10, 100 * SIZE)):
         monkeypatch.setattr(again, "cache_bytes", lambda _, cache=cache: cache)
         monkeypatch.setattr(again, "free_bytes", lambda _, free=free: free)
-        for one in Turns({key: "11"}).next(key, partial(torch.mm, x, x), 2):
+        turns = Turns({key: "11"})
+        for one in turns.next(key, partial(torch.mm, x, x), 2):
             assert one.args[0] is one.args[1] is x
+        later = torch.rand(WIDE, WIDE)
+        assert turns.next(key, partial(torch.mm, later, later), 1)[0].args == (later, later)
+
+
+def test_calls_of_many_sizes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "cache_bytes", lambda _: SIZE)
+    turns = Turns({"kernel": "1"})
+    given = [torch.rand(rows, WIDE) for rows in range(1, 21)]
+    own = [turns.next("kernel", partial(torch.relu, x), 1)[0].args[0] is x for x in given]
+    assert own == [number >= again.KINDS for number in range(len(given))]
 
 
 def test_indices_are_never_those_of_another_call() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel  # noqa
 
 from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.adapter import TracerBusy  # noqa: E402
+from joulemap.frameworks.patches import Patches  # noqa: E402
 from joulemap.frameworks.torch import kernels, profiler  # noqa: E402
 from joulemap.frameworks.torch import values as tasted  # noqa: E402
 from joulemap.frameworks.torch.call import Call  # noqa: E402
@@ -26,6 +28,7 @@ from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.replay import _held  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer  # noqa: E402
 from joulemap.frameworks.torch.rotation import tensors_in  # noqa: E402
+from joulemap.frameworks.torch.stand_ins import kernels_of, put_kernel, put_libraries  # noqa: E402
 from joulemap.frameworks.torch.values import PIECE, RUN, RUNS, Taster, Values, held_by, read_values  # noqa: E402
 from joulemap.replaying import Replays  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
@@ -391,3 +394,29 @@ def test_it_is_over_when_something_is_compiled(tmp_path: Path) -> None:
         assert has_kernel("aten::mul.Tensor", KEY)
         adapter.stop()
     assert not has_kernel("aten::mul.Tensor", KEY)
+
+
+def test_an_error_of_the_programs_has_no_frames_of_ours() -> None:
+    with looked_at("mm"), pytest.raises(RuntimeError) as caught:
+        torch.mm(torch.rand(2, 3), torch.rand(2, 3))
+    assert [one.path.name for one in caught.traceback] == [Path(__file__).name]
+
+
+def test_an_error_in_generated_code_has_no_frames_of_ours() -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("theirs")
+
+    code = ModuleType("code")
+    libraries = SimpleNamespace(mm=fails)
+    vars(code).update(extern_kernels=libraries, cpp_fused_0=fails, triton_0=SimpleNamespace(run=fails))
+    patches = Patches()
+    put_libraries(patches, code, lambda _, function, *args, **named: function(*args, **named))
+    for name in kernels_of(code):
+        put_kernel(patches, code, name, lambda launch: launch.kernel(*launch.operands))
+    for call in (code.extern_kernels.mm, code.cpp_fused_0, code.triton_0.run):
+        with pytest.raises(ValueError, match="theirs") as caught:
+            call(1)
+        here = {Path(__file__).name}
+        assert {one.path.name for one in caught.traceback} == here
+    patches.restore()
+    assert code.extern_kernels is libraries

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from joulemap.frameworks.torch import gpus  # noqa: E402
 from joulemap.frameworks.torch.again import Refused, Thread  # noqa: E402
+from joulemap.frameworks.torch.launched import Launch  # noqa: E402
 from joulemap.frameworks.torch.repeaters import repeaters  # noqa: E402
 from joulemap.frameworks.torch.repeating import operands  # noqa: E402
 from joulemap.frameworks.torch.repeating_generated import (  # noqa: E402
     IN_PLACE,
     GeneratedRepeater,
+    _captures,
     written_by,
 )
 from tests import triton_stand_in  # noqa: E402
@@ -159,13 +164,98 @@ def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr1, xnumel, XBLOCK : tl.c
 """
 
 
+OF_CPP = """
+extern "C"  void kernel(const float* in_ptr0, float* in_out_ptr0, float* out_ptr1)
+{
+            auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + static_cast<int64_t>(x0));
+            tmp0.store(in_out_ptr0 + static_cast<int64_t>(x0));
+            out_ptr1[static_cast<int64_t>(x0)] = tmp1;
+            auto tmp2 = in_out_ptr0[static_cast<int64_t>(x0)];
+}
+"""
+
+
 def test_memory_that_is_used_again_is_written_and_only_what_is_read_from_it_is_in_place() -> None:
     assert written_by(READS.replace("tl.load(in_out_ptr0 ", "tl.load(in_ptr0 ")) == [0, 2]
-    for source in (READS, READS.replace("tl.load(in_out_ptr0 ", "tl.atomic_add(out_ptr1 ")):
+    assert written_by(OF_CPP) == [1, 2]
+    adds = READS.replace("tl.load(in_out_ptr0 ", "tl.atomic_add(out_ptr1 ")
+    stored, assigned = "tmp0.store(in_out_ptr0 +", "out_ptr1[static_cast<int64_t>(x0)] ="
+    in_place = [
+        OF_CPP.replace(stored, "atomic_add_vec<float, 2, 1>(in_out_ptr0,"),
+        OF_CPP.replace(stored, "auto tmp1 = at::vec::Vectorized<float>::loadu(in_out_ptr0 +"),
+        OF_CPP.replace(assigned, assigned.replace(" =", " +=")),
+        OF_CPP.replace(assigned, f"{assigned} out_ptr1[0] + "),
+        OF_CPP.replace(assigned, "atomic_add(&out_ptr1[0],"),
+    ]
+    for source in (READS, adds, *in_place):
         with pytest.raises(Refused, match=IN_PLACE):
             written_by(source)
     with pytest.raises(Refused, match="source"):
         written_by("")
+
+
+def test_a_kernel_for_tensors_of_any_size_and_one_whose_code_is_gone_are_refused(
+    compiled: tuple[Any, list[Path]],
+) -> None:
+    """Copies are of one size, and such a kernel is told another one."""
+    _, [first, *_] = compiled
+    code = first.read_text()
+    target = {"op": f"inductor::{MADE.findall(code)[0]}", "files": [[str(first)]]}
+
+    def why_not() -> str:
+        repeater = of_generated(said(target))
+        repeater.install()
+        repeater.remove()
+        return repeater.refused.get(0, "")
+
+    try:
+        first.write_text(re.sub(r"void\s+kernel\(", "void kernel(const int64_t ks0, ", code))
+        assert "tensors of any size" in why_not()
+        first.unlink()
+        assert "not in inductor's cache any more" in why_not()
+    finally:
+        first.write_text(code)
+
+
+def test_memory_for_results_is_found_for_one_size_at_a_time_and_what_fails_is_not_the_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repeater = GeneratedRepeater("cpu", {}, {}, {0: 1.0}, {}, Thread())
+    repeater.target, repeater.more = 0, 1
+
+    def kernel(x: Any, out: Any) -> Any:
+        return out.copy_(x)
+
+    for rows in range(1, 9):
+        x, out = torch.rand(rows, 8), torch.empty(rows, 8)
+        repeater._launched(0, ("inductor::k", "f.py"), [1], Launch(kernel, (x, out), {}))
+        assert torch.equal(out, x)
+    assert len(repeater._own) == 1
+    assert repeater.extra == {0: 8}
+
+    def full(_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("joulemap.frameworks.torch.repeating_generated.copied", full)
+    x, out = torch.rand(9, 8), torch.empty(9, 8)
+    repeater._launched(0, ("inductor::k", "f.py"), [1], Launch(kernel, (x, out), {}))
+    assert torch.equal(out, x)
+    assert "OutOfMemoryError" in repeater.refused[0]
+    assert not repeater._own
+
+
+def test_nothing_is_executed_again_where_inductor_keeps_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it tries out in a graph's memory must leave nothing there."""
+    assert not gpus.keeps_graphs()
+    trees = SimpleNamespace(local=None, get_obj=lambda *_: {0: SimpleNamespace(tree_manager=None)})
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+    assert not gpus.keeps_graphs()
+    trees.get_obj = lambda *_: {0: SimpleNamespace(tree_manager=None), 1: SimpleNamespace(tree_manager=1)}
+    assert gpus.keeps_graphs()
+    assert _captures(torch.device("cuda"))
+    assert not _captures(torch.device("cpu"))
+    del trees.get_obj
+    assert gpus.keeps_graphs()
 
 
 def test_an_operation_that_writes_over_what_it_is_given_is_refused() -> None:

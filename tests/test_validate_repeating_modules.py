@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch.again import Thread  # noqa: E402
+from joulemap.frameworks.torch.graphs import calls_compiled  # noqa: E402
 from joulemap.frameworks.torch.repeating_modules import ModuleRepeater  # noqa: E402
 from tests.repeated import trained  # noqa: E402
 
@@ -372,6 +373,52 @@ def test_what_a_compiled_function_calls_is_left_to_the_compiler() -> None:
     plain, _ = graphs_of(model, x, {})
     assert plain == 2
     assert graphs_of(model, x, {"first": 0, "second": 1}) == (plain, {})
+
+
+def test_a_module_that_calls_a_compiled_function_is_refused_and_the_function_stays_compiled() -> None:
+    """In a mode of the dispatcher the compiler would give it up for good."""
+    pytest.importorskip("torch._dynamo.utils")
+    ran = []
+
+    def counting(graph: Any, _: Any) -> Any:
+        return lambda *args: (ran.append(1), graph.forward(*args))[1]
+
+    torch._dynamo.reset()
+    twice = torch.compile(lambda x: 2 * x, backend=counting)
+
+    class Calls(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return twice(x)
+
+    model, x = torch.nn.Sequential(Calls(), InPlaceInside()), torch.rand(2, 4)
+    repeater = ModuleRepeater({"0": 0, "1": 1}, Thread())
+    repeater.install()
+    try:
+        for repeater.target in (-1, 0, 1):
+            repeater.more = 2
+            model(x)
+    finally:
+        repeater.remove()
+    assert list(repeater.refused) == [0]
+    assert "calls something that is compiled" in repeater.refused[0]
+    assert repeater.extra == {1: 2}
+    model(x)
+    assert len(ran) == 4
+    torch._dynamo.reset()
+
+
+def test_where_pytorch_does_not_tell_whatever_was_compiled_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import eval_frame, utils
+
+    with calls_compiled() as compiled:
+        torch.relu(torch.rand(2))
+    assert not compiled()
+    monkeypatch.delattr(eval_frame, "_callback_from_stance")
+    for seen in ({}, {"ok": 1}):
+        monkeypatch.setitem(utils.counters, "frames", seen)
+        with calls_compiled() as compiled:
+            torch.relu(torch.rand(2))
+        assert compiled() == bool(seen)
 
 
 def test_a_module_that_is_compiled_is_refused() -> None:

@@ -164,4 +164,4 @@ def _is_watched() -> bool:
     """Whether whatever runs now would be seen by somebody else: a profiler, or a CUDA graph."""
     import torch
 
-    return bool(torch.autograd._profiler_enabled()) or gpus.captures()
+    return bool(torch.autograd._profiler_enabled()) or gpus.captures() or gpus.keeps_graphs()

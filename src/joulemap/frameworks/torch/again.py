@@ -23,6 +23,9 @@ from joulemap.frameworks.torch.rotation import (
 )
 from joulemap.frameworks.watch import from_a_signal
 
+KINDS = 8
+"""Of one target, calls with operands of other sizes have copies of their own; further ones have none."""
+
 
 class Refused(Exception):
     """An operation, or one call of it, must not be executed again; the text says why."""
@@ -58,8 +61,12 @@ class Turns:
         tensors = [one for one, letter in letters if letter == "1" and one.is_floating_point()]
         if not tensors:
             return [call] * many
-        lie = tuple(one.stride() for one in tensors)
-        copies = self._copies.setdefault((what, lie), []) or _copies(tensors)
+        lie = tuple((one.shape, one.stride()) for one in tensors)
+        if (what, lie) not in self._copies:
+            self._copies[what, lie] = _copies(tensors) if len(self._copies) < KINDS else []
+        copies = self._copies[what, lie]
+        if not copies:
+            return [call] * many
         self._copies[what, lie] = copies[many % len(copies) :] + copies[: many % len(copies)]
         calls = [
             with_tensors(call, {id(one): other for one, other in zip(tensors, some, strict=True)})
@@ -73,13 +80,13 @@ class Turns:
 
 
 def _copies(tensors: Sequence[Any]) -> list[list[Any]]:
-    """So many that they leave the cache; the tensors themselves where one would do, or there is no memory."""
+    """So many that they leave the cache; none where the tensors themselves do, or there is no memory."""
     import torch
 
     device = tensors[0].device
     free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_bytes(device)
     many = wanted(size_of(tensors), cache_bytes(device), free)
-    return [[copied(one) for one in tensors] for _ in range(many)] if many > 1 else [list(tensors)]
+    return [[copied(one) for one in tensors] for _ in range(many)] if many > 1 else []
 
 
 class Again:
@@ -106,17 +113,21 @@ class Again:
         if self.ease and self.device != "cpu":
             idle(self.ease * self._each_s[target], device)
 
-    def again(self, target: int, what: Hashable, execute: Callable[[], Any], device: Any) -> None:
-        """Each result is gone before the next is made. What fails here (memory) is not the program's."""
+    def again(self, target: int, what: Hashable, make: Callable[[], Callable[[], Any]], device: Any) -> None:
+        """Each result is gone before the next is made. ``make`` makes what is executed; what fails here
+        (memory) is not the program's."""
         try:
-            for call in self._turns.next(what, execute, self.more):
+            for call in self._turns.next(what, make(), self.more):
                 self.wait(target, device)
                 call()
                 self.extra[target] += 1
+        except Refused as why:
+            self.refused[target] = str(why)
         except Exception as error:
             if from_a_signal(error):
                 raise
             self.refused[target] = f"it could not be executed again: {type(error).__name__}"
+            self.forget()
 
     def take_counts(self) -> tuple[dict[int, int], dict[int, int]]:
         """What was seen and added since this was last asked. While nothing is repeated, nothing is kept."""

@@ -7,7 +7,9 @@ take into a graph: then a program would have other graphs with us than without.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -15,6 +17,7 @@ from joulemap.frameworks.watch import Watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _INLINED = "_torchdynamo_inline"
+_OURS = f"{Path(__file__).parent}{os.sep}"
 _copies: dict[FunctionType, FunctionType] = {}
 
 
@@ -40,10 +43,33 @@ def out_of_sight(function: Function) -> Function:
         before = set_eval_frame(None)
         try:
             return function(*args, **kwargs)
+        except BaseException as error:
+            without_ours(error)
+            raise
         finally:
             set_eval_frame(before)
 
     return cast("Function", unseen(called))
+
+
+def compiler_looks() -> Callable[[], bool]:
+    """A function that says whether the compiler looks at what is called now."""
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    def looks() -> bool:
+        before = set_eval_frame(None)
+        set_eval_frame(before)
+        return before is not None
+
+    return unseen(looks)
+
+
+def without_ours(error: BaseException) -> None:
+    """An error that passes our code on its way to the program's has no frames of ours in its traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    error.__traceback__ = trace
 
 
 def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:

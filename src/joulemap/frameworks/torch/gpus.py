@@ -59,6 +59,19 @@ def captures() -> bool:
     return cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
 
 
+def keeps_graphs() -> bool:
+    """Whether inductor keeps CUDA graphs for what this thread calls: before it captures one it tries that out
+    in memory that is the graph's, where nobody else may keep anything."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return False
+    try:
+        known = trees.get_obj(trees.local, "tree_manager_containers").values()
+        return any(one.tree_manager is not None for one in known)
+    except (AttributeError, RuntimeError):  # inductor is other than we know it
+        return True
+
+
 def quick_captures() -> Callable[[], bool]:
     """The same in one call of C, for as long as the program uses the GPUs that it does now, or none."""
     torch = sys.modules["torch"]

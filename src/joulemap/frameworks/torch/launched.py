@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.patches import Patches
+from joulemap.frameworks.torch.aside import without_ours
 from joulemap.frameworks.torch.call import Call, NotRebuilt
 from joulemap.frameworks.torch.inputs import reach
 
@@ -95,11 +96,19 @@ class Around:
         self._kernel, self._around = kernel, around
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
-        return self._around(Launch(self._kernel, operands, named))
+        try:
+            return self._around(Launch(self._kernel, operands, named))
+        except BaseException as error:
+            without_ours(error)
+            raise
 
     def run(self, *operands: Any, **named: Any) -> Any:
         """As Triton's kernels are launched."""
-        return self._around(Launch(self._kernel.run, operands, named))
+        try:
+            return self._around(Launch(self._kernel.run, operands, named))
+        except BaseException as error:
+            without_ours(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
@@ -114,7 +123,7 @@ def _given(code: str, names: Sequence[str]) -> dict[str, Launch]:
     from torch._inductor.codecache import PyCodeCache
 
     sources = {name: source_of(Path(code).read_text(), name) for name in names}
-    if any(map(_is_of_any_size, sources.values())):
+    if any(map(is_of_any_size, sources.values())):
         raise NotRebuilt("torch.compile has made it for tensors of any size, and theirs is not recorded")
     module = PyCodeCache.load_by_key_path(Path(code).stem, code)
     seen: dict[str, Launch] = {}
@@ -180,7 +189,7 @@ def source_of(code: str, name: str) -> str:
     return found[1] if found else ""
 
 
-def _is_of_any_size(source: str) -> bool:
+def is_of_any_size(source: str) -> bool:
     """Whether sizes are given to the kernel: generated code runs by itself with those that were first met."""
     sizes = [name for name in parameters(source) if "numel" in name]
     return _ANY_SIZE.search(source) is not None or any(f" {name} = " not in source for name in sizes)

@@ -201,6 +201,7 @@ class Repeater(Again):
 
     def _kernel(self, op: str, overload: Any, targets: Mapping[Operands, int]) -> Callable[..., Any]:
         schema, ready, thread = overload._schema, below(overload), self.thread
+        again_with = partial(without_effect, schema)
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             execute = ready(keys, args, kwargs)
@@ -215,8 +216,8 @@ class Repeater(Again):
             try:
                 result = execute()
                 if target == self.target and self._may(target, schema, args, kwargs):
-                    again = ready(keys, *without_effect(schema, args, kwargs))
-                    self.again(target, (op, given), again, device_of(args))
+                    device = device_of(args)
+                    self.again(target, (op, given), lambda: ready(keys, *again_with(args, kwargs)), device)
                 self.wait(target, device_of(args))
                 return result
             finally:

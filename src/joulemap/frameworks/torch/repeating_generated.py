@@ -22,6 +22,7 @@ from joulemap.frameworks.torch.launched import (
     PREFIX,
     Launch,
     bytes_of,
+    is_of_any_size,
     parameters,
     source_of,
 )
@@ -33,8 +34,8 @@ Kernel = tuple[str, str]
 """The name of a kernel, with ``PREFIX``, and the file of the generated code that calls it."""
 
 IN_PLACE = "it writes into what it is given"
+_SIGNATURE_ENDS = re.compile(r"^def triton_\w+\(.*\):$|^extern \"C\"\s+void\s+kernel\([^)]*\)", re.M)
 _OUT = re.compile(r"(in_)?out_ptr\d+")
-_ADDS = re.compile(r"\batomic_add\(")
 
 
 class GeneratedRepeater(Again):
@@ -52,7 +53,7 @@ class GeneratedRepeater(Again):
     ) -> None:
         super().__init__(device, each_s, cold, thread)
         self._kernels, self._choose = kernels, choose
-        self._own: dict[Any, Any] = {}
+        self._own: dict[int, tuple[Any, Any]] = {}
         self._patches = Patches()
 
     def install(self) -> None:
@@ -96,31 +97,28 @@ class GeneratedRepeater(Again):
         self.thread.inside = True
         try:
             found = call()
-            if target == self.target and self._may(target, call, results):
-                self.again(target, what, self._elsewhere(call, results), device)
+            if target == self.target and target not in self.refused:
+                self.again(target, what, partial(self._elsewhere, call, results), device)
             self.wait(target, device)
             return found
         finally:
             self.thread.inside = False
 
-    def _may(self, target: int, call: partial[Any], results: Sequence[Any]) -> bool:
-        """Whether nothing that a call is given shares memory with its results."""
+    def _elsewhere(self, call: partial[Any], results: Sequence[Any]) -> Any:
+        """The same call, which writes its results into memory of our own; nothing else that it is given may
+        share theirs."""
         given = [one for one in tensors_in(call) if all(one is not other for other in results)]
         twice = len(tensors_in(call)) != len(given) + len(results)
         if twice or any(_overlap(one, other) for one in given for other in results):
-            self.refused[target] = IN_PLACE
-        return target not in self.refused
-
-    def _elsewhere(self, call: partial[Any], results: Sequence[Any]) -> Any:
-        """The same call, which writes its results into memory of our own."""
+            raise Refused(IN_PLACE)
         own = [self._memory_like(place, one) for place, one in enumerate(results)]
         return with_tensors(call, {id(one): other for one, other in zip(results, own, strict=True)})
 
     def _memory_like(self, place: int, tensor: Any) -> Any:
-        key = place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        if key not in self._own:
-            self._own[key] = copied(tensor)
-        return self._own[key]
+        like = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        if self._own.get(place, (None, None))[0] != like:
+            self._own[place] = like, copied(tensor)
+        return self._own[place][1]
 
     def forget(self) -> None:
         super().forget()
@@ -138,25 +136,33 @@ def _written(name: str, modules: Sequence[Any]) -> list[int]:
         raise Refused("it is several kernels, and the profiler does not see where one ends")
     if not modules:
         raise Refused("its generated code is not loaded")
-    return written_by(source_of(Path(modules[0].__file__).read_text(), name))
+    try:
+        source = source_of(Path(modules[0].__file__).read_text(), name)
+    except OSError as error:
+        raise Refused("its generated code is not in inductor's cache any more") from error
+    if is_of_any_size(source):
+        raise Refused("torch.compile has made it for tensors of any size")
+    return written_by(source)
 
 
 def written_by(source: str) -> list[int]:
     """The places of the operands that a kernel writes into; ``Refused`` where it reads one of these, or adds
-    to what is there: then further executions would compute something else."""
+    to it, before it has written there: then further executions would compute something else."""
     names = parameters(source)
     if not names:
         raise Refused("its source is not in its generated code")
     written = [(place, name) for place, name in enumerate(names) if _OUT.fullmatch(name)]
-    reads = [name for _, name in written if name.startswith("in_") and _reads(source, name)]
-    if reads or _ADDS.search(source):
+    if not all(_writes_first(source, name) for _, name in written):
         raise Refused(IN_PLACE)
     return [place for place, _ in written]
 
 
-def _reads(source: str, name: str) -> bool:
-    """C++ has other ways to read than Triton: there what may be read counts as read."""
-    return "tl.load" not in source or f"tl.load({name} " in source
+def _writes_first(source: str, name: str) -> bool:
+    """Whether the first that a kernel does with an operand is to write into it, in Triton or C++."""
+    body = _SIGNATURE_ENDS.split(source)[-1]
+    first = next((line for line in body.splitlines() if re.search(rf"\b{name}\b", line)), "")
+    found = re.search(rf"\bstore\({name}\b|^\s*{name}\[[^][]*\] = ", first)
+    return not first or (found is not None and len(re.findall(rf"\b{name}\b", first)) == 1)
 
 
 def _overlap(one: Any, other: Any) -> bool:
@@ -165,4 +171,4 @@ def _overlap(one: Any, other: Any) -> bool:
 
 
 def _captures(device: Any) -> bool:
-    return device.type != "cpu" and gpus.captures()
+    return device.type != "cpu" and (gpus.captures() or gpus.keeps_graphs())

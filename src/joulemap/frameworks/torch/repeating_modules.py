@@ -20,9 +20,9 @@ from typing import Any
 from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.again import Thread
-from joulemap.frameworks.torch.aside import instead, unseen
+from joulemap.frameworks.torch.aside import compiler_looks, instead, unseen
 from joulemap.frameworks.torch.casts import Casts, uncached
-from joulemap.frameworks.torch.graphs import is_compiled
+from joulemap.frameworks.torch.graphs import calls_compiled, is_compiled
 from joulemap.frameworks.torch.repeating import STATISTICS, draws, keeps_statistics
 from joulemap.frameworks.watch import from_a_signal
 
@@ -58,15 +58,14 @@ class ModuleRepeater:
         that, and would look at us."""
         if not self._targets:
             return
-        from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiler
         from torch.nn import Module
 
         original = Module._call_impl
-        thread, depth = self._thread, self._depth
+        thread, depth, looks = self._thread, self._depth, compiler_looks()
 
         @functools.wraps(original)
         def called(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if thread.inside or compiler() is not None:
+            if thread.inside or looks():
                 return original(module, *args, **kwargs)
             target = self._target_of(module)
             depth.now += 1
@@ -116,9 +115,12 @@ class ModuleRepeater:
         module, *args = call.args
         why = _why_not(module, args, call.keywords)
         before = _state(module)
-        result = call()
+        with calls_compiled() as compiled:
+            result = call()
         if not why and _state(module) != before:
             why = "it keeps something of its own"
+        if not why and compiled():
+            why = "it calls something that is compiled, and would be anew without gradients"
         if not why:
             observer = _Observer(module)
             why = self._observed(observer, module, tuple(args), call.keywords)

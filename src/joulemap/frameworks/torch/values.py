@@ -136,11 +136,7 @@ class Taster:
                     look(op, (*args, *kwargs.values()))
                 finally:
                     thread.inside = False
-            try:
-                return ready(keys, args, kwargs)()
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                raise
+            return ready(keys, args, kwargs)()
 
         return kernel
 
