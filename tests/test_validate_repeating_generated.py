@@ -24,6 +24,8 @@ from joulemap.frameworks.torch.repeating_generated import (  # noqa: E402
     _captures,
     written_by,
 )
+from joulemap.frameworks.torch.stand_ins import generated_modules  # noqa: E402
+from joulemap.frameworks.torch.values import Taster  # noqa: E402
 from tests import triton_stand_in  # noqa: E402
 from tests.triton_stand_in import INFERENCE, Generated  # noqa: E402
 
@@ -268,3 +270,29 @@ def test_an_operation_that_writes_over_what_it_is_given_is_refused() -> None:
     repeater._library("mm", torch.mm, x, torch.rand(8, 8).T, out=x[:].view(8, 8).T.T)
     assert repeater.refused == {0: IN_PLACE}
     assert torch.equal(repeater._library("mm", torch.mm, x, x), x @ x)
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_for_changing_lengths_are_kept_as_without_us() -> None:
+    """A new length has inductor try its kernels out in a graph's memory, where strangers are an error."""
+    pytest.importorskip("triton")
+    model = torch.nn.Sequential(torch.nn.Linear(WIDE, WIDE), torch.nn.GELU(), torch.nn.Linear(WIDE, 1))
+    model = model.cuda().requires_grad_(False)
+    compiled = torch.compile(model, mode="reduce-overhead", dynamic=True)
+    compiled(torch.rand(8, WIDE, device="cuda"))
+    files = [Path(one.__file__) for one in generated_modules()]
+    repeater = of_generated({**said(*of_kernels(*files)), "device": "cuda"})
+    taster = Taster("cuda", gpus.keeps_graphs, pytest.fail)
+    repeater.install()
+    taster.begin(["aten::addmm"])
+    try:
+        repeater.target, repeater.more = 0, 2
+        for length in (8, 16, 4096, 16, 8192, 8, 4096):
+            for _ in range(4):
+                x = torch.rand(length, WIDE, device="cuda")
+                assert torch.allclose(compiled(x).clone(), model(x), atol=1e-4)
+    finally:
+        taster.end()
+        repeater.remove()
+        torch._dynamo.reset()
+    assert not repeater.extra
