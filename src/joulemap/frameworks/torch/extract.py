@@ -7,11 +7,11 @@ of Python for an event in between.
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+import marshal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import count, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
 _ALL_BITS = 2**64 - 1
+Word = TypeVar("Word", bound=Hashable)
+_WITHOUT_REFERENCES = 2
+"""The last of marshal's formats that packs a word alike whether or not it was packed before."""
 _ON_ALL = ("start_ns", "duration_ns", "device_resource_id", "sequence_nr")
 
 
@@ -88,9 +91,9 @@ def _threads(
     return {"start_thread_id": ids[which.reshape(-1)], "fwd_thread_id": forward}
 
 
-def _words(values: Iterable[str]) -> tuple[NDArray[np.int32], list[str]]:
-    """Numbers for strings, and the strings."""
-    index: dict[str, int] = {}
+def _words(values: Iterable[Word]) -> tuple[NDArray[np.int32], list[Word]]:
+    """Numbers for words, and the words."""
+    index: dict[Word, int] = {}
     numbers = count()
     # setdefault takes the next number for a new word, and throws it away for a known one
     codes = np.fromiter(map(index.setdefault, values, numbers), np.int64)
@@ -129,14 +132,25 @@ def _signatures(
         return np.zeros(0, np.int32), []
     has_all = hasattr(kind, _SIGNED_BY[0])  # since torch 2.13
     wanted = _SIGNED_BY if has_all else ("shapes", *_SIGNED_BY[2:])
-    names = [name for name in wanted if hasattr(kind, name)]
-    lists = {one.correlation_id() for one in events if LIST in one.dtypes()}
-    inputs = inputs_of(tree(), lists if has_all else None) if lists or not has_all else {}
-    said = map(str, zip(*(map(getattr(kind, name), events) for name in names), strict=True))
-    more = (str(inputs.get(one, "")) for one in map(kind.correlation_id, events))
-    codes, _ = _words(map(operator.add, said, more) if inputs else said)
+    getters = [getattr(kind, name) for name in wanted if hasattr(kind, name)]
+    said = _packed(zip(*(map(one, events) for one in getters), strict=True))
+    with_lists = [row for row, types in enumerate(map(kind.dtypes, events)) if LIST in types]
+    unsaid: Sequence[int] = with_lists if has_all else range(len(events))
+    inputs = inputs_of(tree(), {events[row].correlation_id() for row in unsaid}) if unsaid else {}
+    for row in unsaid:
+        said[row] += str(inputs.get(events[row].correlation_id(), "")).encode()
+    codes, _ = _words(said)
     _, first = np.unique(codes, return_index=True)
     return codes, [_signature(events[row], inputs) for row in first.tolist()]
+
+
+def _packed(said: Iterable[tuple[Any, ...]]) -> list[bytes]:
+    """The same bytes for the same lists, in a third of the time that ``str`` takes for theirs."""
+    every = list(said)
+    try:
+        return list(map(marshal.dumps, every, repeat(_WITHOUT_REFERENCES)))
+    except ValueError:  # an object of torch's
+        return [str(one).encode() for one in every]
 
 
 def _signature(event: Any, inputs: Mapping[int, Inputs] | None = None) -> str:
