@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +22,11 @@ def lasting(seconds, traced, label="decode"):
     return Steps.from_columns(start_ns=[0, *ends[:-1]], end_ns=ends, traced=marks, label=label)
 
 
-def said_of(seconds, traced, label="decode", behind_s=0.0):
-    """With a device that is done with each step so much later."""
+def said_of(seconds, traced, label="decode", behind_s=0.0, events=100_000):
+    """With a device that is done with each step so much later, and so many events in each: a tracer may take
+    0.2 s of these."""
     steps_ = lasting(seconds, traced, label)
-    return unlike(steps_, steps_.end_ns + round(behind_s * S))
+    return unlike(steps_, steps_.end_ns + round(behind_s * S), np.full(len(steps_), events))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,23 @@ def test_that_traced_steps_are_unlike_those_they_stand_for_is_said(seconds, trac
 )
 def test_steps_that_stand_for_others_like_them_need_no_words(seconds, traced, behind_s):
     assert said_of(seconds, traced, behind_s=behind_s) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "traced", "events", "held_up"),
+    [
+        ([0.06] * 4 + [0.3] + [0.06] * 95, [4], 15_000, True),  # a busy machine
+        ([0.06] * 4 + [0.1] + [0.06] * 95, [4], 15_000, False),  # a tracer
+        ([0.002] * 4 + [0.012] + [0.002] * 95, [4], 2_000, False),
+        ([0.06] * 4 + [0.3] * 2 + [0.06] * 3 + [0.06] * 95, [4, 5, 6, 7, 8], 15_000, False),  # two of five
+        ([0.06] * 4 + [0.3] * 5 + [0.06] * 95, [4, 5, 6, 7, 8], 15_000, True),
+        ([0.06, 0.5] * 50, [5], 1_000, False),  # it often does
+    ],
+)
+def test_a_traced_step_that_was_held_up_is_said(seconds, traced, events, held_up):
+    said = said_of(seconds, traced, events=events)
+    assert bool(said) == held_up
+    assert all("300 ms when they were traced" in one and "held them up" in one for one in said)
 
 
 def test_slices_of_time_are_as_long_as_they_like():

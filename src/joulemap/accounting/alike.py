@@ -30,6 +30,8 @@ NEAR, FEWEST = 3, 10
 SEVERAL, MUCH, MORE = 3, 1 / 3, 1.5
 """Long steps must be so many, and not just one that was held up, take so much of the time, and make the mean
 so many times as long as a traced step: where a host waits for several steps at once, the others are short."""
+TRACER_S, TRACED_S = 0.005, 2e-6
+"""What a tracer takes of a step, and of it for each event: 1 to 2 µs for PyTorch's, on a CPU and a GPU."""
 NOTABLE, NAMED = 0.03, 3
 """What steps may take of the time of all, and go by those of another size, before it is said; and how many
 such sizes are named."""
@@ -94,13 +96,14 @@ def _instead(steps: Steps) -> NDArray[np.int32]:
     return instead
 
 
-def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
+def unlike(steps: Steps, ended_ns: Int64, events: Int64) -> list[str]:
     """What to say where traced steps are unlike those that they stand for: these were slow then, while the
-    program warmed up, or are of several kinds, of which the long ones were not traced. ``ended_ns`` is when
-    all that began in each step was over."""
+    program warmed up, or are of several kinds, of which the long ones were not traced; or the traced ones
+    were held up. ``ended_ns`` is when all that began in each step was over, and ``events`` how many that
+    are."""
     said = []
     for code, others, traced in _kinds(steps):
-        lasted_s = _lasted_s(steps, others)
+        lasted_s, traced_s = _lasted_s(steps, others), float(_lasted_s(steps, traced).mean())
         near_s, usual_s = _near_s(lasted_s, np.searchsorted(others, traced)), float(np.median(lasted_s))
         took_s, mean_s = float((ended_ns - steps.start_ns)[traced].max()) / NS_PER_S, float(lasted_s.mean())
         name = steps.label.words[code]
@@ -111,7 +114,16 @@ def unlike(steps: Steps, ended_ns: Int64) -> list[str]:
         elif near_s > UNLIKE * usual_s:
             took = f"Steps of {name} took {fmt_seconds(near_s)} when they were traced, and mostly "
             said.append(f"{took}{fmt_seconds(usual_s)}: {_OFF}")
+        elif traced_s > UNLIKE * (max(usual_s, mean_s) + _tracing_s(events[traced])):
+            took = f"Steps of {name} took {fmt_seconds(traced_s)} when they were traced, and "
+            more = "which tracing does not explain: something held them up, and"
+            said.append(f"{took}{fmt_seconds(max(usual_s, mean_s))} otherwise, {more} {_OFF}")
     return said
+
+
+def _tracing_s(events: Int64) -> float:
+    """What a tracer may make a step longer by, on the mean of some."""
+    return TRACER_S + TRACED_S * float(events.mean())
 
 
 def _kinds(steps: Steps) -> list[tuple[int, Int64, Int64]]:

@@ -99,8 +99,7 @@ def _accounted(
         with part(number, len(set(each))):
             footprints += _account_device(events, step_of, own, Device.parse(device), fed, sort)
     warnings = _warnings(events, traces, counted)
-    warnings += [] if step_of.steps is None else unlike(step_of.steps, _ended_ns(events, step_of.steps))
-    warnings += [*by_others, *_much_between(footprints)]
+    warnings += [*_unlike(events, step_of.steps), *by_others, *_much_between(footprints)]
     if not footprints:
         return Footprint.empty(weighting.rule, warnings)
     return replace(Footprint.joined(footprints, warnings), rule=weighting.rule).check()
@@ -361,9 +360,13 @@ def _much_between(footprints: list[Footprint]) -> list[str]:
     ]
 
 
-def _ended_ns(events: EventTrace, steps: Steps) -> Int64:
-    """When each step, and all that began in it, was over: a device may be behind its host."""
+def _unlike(events: EventTrace, steps: Steps | None) -> list[str]:
+    """What to say of traced steps. Each is over when all that began in it is: a device may be behind its
+    host."""
+    if steps is None:
+        return []
     step = step_of_event(events, steps)
+    inside = step != NO_STEP
     ended_ns: Int64 = steps.end_ns.copy()
-    np.maximum.at(ended_ns, step[step != NO_STEP], events.end_ns[step != NO_STEP])
-    return ended_ns
+    np.maximum.at(ended_ns, step[inside], events.end_ns[inside])
+    return unlike(steps, ended_ns, np.bincount(step[inside], minlength=len(steps)))
