@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import joulemap
 from joulemap.accounting import RULES
-from joulemap.cli import COMMANDS, commands
+from joulemap.cli import COMMANDS, SECTIONS, commands
 from joulemap.commands import show
 from joulemap.views.question import BYS
 
@@ -31,6 +32,14 @@ def test_every_command_has_a_page_with_all_its_options(name):
             for spelling in option.opts:
                 assert f"`{spelling}`" in page, f"{spelling} is not in docs/{name}.md"
     assert f"joulemap {name}: {name}.md" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_every_command_is_listed_with_a_whole_line_of_what_it_does():
+    shown = CliRunner().invoke(commands, ["--help"]).output
+    assert len(set(COMMANDS)) == len(COMMANDS)
+    for section in SECTIONS.values():
+        for name, does in section.items():
+            assert re.search(rf"^  {name} +{re.escape(does)}$", shown, re.M)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

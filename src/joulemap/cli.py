@@ -19,36 +19,56 @@ from joulemap.errors import InputError, JoulemapError
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-COMMANDS = {
-    "calibrate": "joulemap.commands.calibrate",
-    "compare": "joulemap.commands.compare",
-    "demo": "joulemap.commands.demo",
-    "doctor": "joulemap.commands.doctor",
-    "export": "joulemap.commands.export",
-    "import": "joulemap.commands.import_",
-    "merge": "joulemap.commands.merge",
-    "monitor": "joulemap.commands.monitor",
-    "precision": "joulemap.commands.precision",
-    "report": "joulemap.commands.report",
-    "patch": "joulemap.commands.patch",
-    "run": "joulemap.commands.run",
-    "scale": "joulemap.commands.scale",
-    "show": "joulemap.commands.show",
-    "validate": "joulemap.commands.validate",
+SECTIONS = {
+    "Record": {
+        "run": "Run a Python program, and show where its energy went.",
+        "import": "Join an event trace and a power log of your own.",
+        "merge": "Join the ranks of one job.",
+        "demo": "Train a small BERT for a minute, and show where its energy went.",
+    },
+    "Look": {
+        "show": "Show where the energy of a recording went.",
+        "report": "Make a page of it for a browser.",
+        "compare": "Compare variants of a program.",
+        "export": "Write it for other tools: Perfetto, flame graphs, tables.",
+    },
+    "Trust": {
+        "doctor": "Say which meters work here, and what to do about the others.",
+        "calibrate": "Measure what operations cost by themselves, or an idle machine.",
+        "validate": "Measure what operations cost in place, and how far off that was.",
+        "precision": "Say how well numbers are found again.",
+    },
+    "More": {
+        "scale": "Fit the energy of a program against the size of its input.",
+        "patch": "Write a copy of a program whose API calls are metered.",
+        "monitor": "Serve the meters of this machine to other users and programs.",
+    },
 }
+"""Every command, and what it does in a line."""
+COMMANDS = [name for section in SECTIONS.values() for name in section]
+_MODULES = {"import": "import_"}
+"""Commands that cannot be the name of a module."""
 
 
 class _Commands(click.Group):
     """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        module = importlib.import_module(f"joulemap.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By section; none of them is imported for that."""
+        width = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), does) for name, does in section.items()])
 
 
 @click.group(
