@@ -179,16 +179,28 @@ def test_energy_goes_with_clocks_down_to_a_level(deep: float, others: list[float
     assert Response.from_json(law.to_json()) == law
 
 
-def test_where_a_level_explains_little_there_is_none() -> None:
+@pytest.mark.parametrize("count", [4, 6, 16])
+def test_where_a_level_explains_little_there_is_none(count: int) -> None:
     """Energy that goes with clocks all the way down, and noise."""
     rng = np.random.default_rng(1)
 
     def seen(mhz: float) -> Cost:
-        rise = (HIGHEST_MHZ / mhz) ** 1.2 * float(np.exp(rng.normal(0, 0.02)))
-        return Cost(1.0 / rise, 1e-3 * HIGHEST_MHZ / mhz, 0.01, 2, mhz, eased_j=1.0, eased_mhz=HIGHEST_MHZ)
+        watts = rng.uniform(600, 1000)
+        rise = (HIGHEST_MHZ / mhz) ** (watts * 1.5e-3) * float(np.exp(rng.normal(0, 0.02)))
+        took_s, eased_j = 1e-3 * HIGHEST_MHZ / mhz, 1e-3 * watts
+        return Cost(eased_j / rise, took_s, 0.01, 2, mhz, eased_j, HIGHEST_MHZ, eased_s=1e-3)
 
-    laws = [response([seen(mhz) for mhz in rng.uniform(1500, 1900, 8)]) for _ in range(50)]
-    assert sum(law is not None and law.level_mhz == 0.0 for law in laws) > 40
+    laws = [response([seen(mhz) for mhz in rng.uniform(1450, 1800, count)]) for _ in range(300)]
+    assert sum(law is not None and law.level_mhz == 0.0 for law in laws) > 0.97 * len(laws)
+
+
+def test_a_level_above_all_that_operations_run_at_by_themselves_is_found() -> None:
+    costs = [with_a_level(mhz) for mhz in (1450.0, 1500.0, 1520.0, 1560.0, 1600.0)]
+    law = response(costs)
+    assert law is not None
+    assert law.highest_mhz == HIGHEST_MHZ
+    assert law.level_mhz == pytest.approx(LEVEL_MHZ, rel=0.02)
+    assert at_clocks(costs[1], 1700.0, law).energy_j == pytest.approx(costs[1].energy_j, rel=0.01)
 
 
 def test_few_operations_tell_of_no_level() -> None:
