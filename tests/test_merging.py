@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import joulemap
-from joulemap.calibration.recorded import signatures
+from joulemap.calibration.operation import Operation
+from joulemap.calibration.recorded import signatures, values
 from joulemap.errors import InputError
 from joulemap.merging import merge
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
@@ -167,6 +168,21 @@ def test_what_tensors_held_is_kept_once(tmp_path: Path) -> None:
     table = joulemap.load(tmp_path / "job.joulemap").table("values")
     assert table is not None
     assert table["pieces"].to_pylist() == [[b"one"], [b"three"]]
+
+
+def test_what_generated_kernels_were_given_is_told_apart_by_their_code(tmp_path: Path) -> None:
+    """A name may stand for one in the forward pass and another; older recordings say nothing of code."""
+    kernel = {"op": "inductor::triton_poi_0", "shapes": "[]", "strides": "[]", "types": "[]"}
+    product = {"op": "mm", "shapes": "[[2,2]]", "strides": "", "types": "", "pieces": [b"mm"]}
+    both = [{**kernel, "code": f'["/{one}.py"]', "pieces": [one.encode()]} for one in ("there", "back")]
+    first = rank_of(tmp_path, 0, metered=True, tables={"values": both})
+    merge([first, rank_of(tmp_path, 1, tables={"values": [product]})], tmp_path / "job.joulemap")
+    job = joulemap.load(tmp_path / "job.joulemap")
+    asked = [Operation(*list(kernel.values()), scalars=one["code"]) for one in both]
+    asked.append(Operation("mm", "[[2,2]]", "", "", ""))
+    assert values(job, asked) == dict(
+        zip([one.key for one in asked], [[b"there"], [b"back"], [b"mm"]], strict=True)
+    )
 
 
 def test_a_region_is_counted_once_for_all_ranks_that_are_in_it(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def values(recording: Recording, operations: Iterable[Operation]) -> dict[str, l
     kernels go by their code, which is where others have scalars."""
     table = recording.table(VALUES)
     rows = [] if table is None else table.to_pylist()
-    held = {(*(row[name] for name in _CALL), row.get("code", "")): row["pieces"] for row in rows}
+    held = {(*(row[name] for name in _CALL), row.get("code") or ""): row["pieces"] for row in rows}
     found = {}
     for one in operations:
         call = tuple(getattr(one, name) for name in _CALL)

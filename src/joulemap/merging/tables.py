@@ -12,7 +12,9 @@ from joulemap.merging.node import Node
 from joulemap.recording import Recording
 from joulemap.recording.names import FACTS, REGIONS, SESSIONS, SIGNATURES, VALUES
 
-_CALL = ("op", "shapes", "strides", "types")
+_CALL = ("op", "shapes", "strides", "types", "code")
+"""What says which call it was: kernels that were generated go by their code alone, of which older recordings
+say nothing."""
 
 
 def small_tables(nodes: Sequence[Node]) -> dict[str, pa.Table]:
@@ -65,7 +67,8 @@ def _first_of_each(tables: _Tables) -> pa.Table | None:
         return None
     seen: set[tuple[str, ...]] = set()
     kept = []
-    for row, call in enumerate(zip(*(whole[name].to_pylist() for name in _CALL), strict=True)):
+    columns = [whole[name].fill_null("").to_pylist() for name in _CALL if name in whole.column_names]
+    for row, call in enumerate(zip(*columns, strict=True)):
         if call not in seen:
             seen.add(call)
             kept.append(row)
