@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from joulemap.frameworks.torch import clock  # noqa: E402
 from joulemap.frameworks.torch.clock import clock_mhz, idle  # noqa: E402
+from joulemap.frameworks.torch.repeating_generated import IN_PLACE  # noqa: E402
 from joulemap.frameworks.watch import Nobody  # noqa: E402
 from joulemap.recorder.experiment import (  # noqa: E402
     EASED_STEP,
@@ -65,7 +66,10 @@ def test_an_experiment_takes_orders_between_steps_and_says_what_was_done(tmp_pat
 
     step()
     told(tmp_path, "mm", "mul_")
-    for _ in range(4):  # the first is a warm-up
+    step()  # a warm-up
+    step()
+    assert ["refused", [1, IN_PLACE]] in map(list, read_journal(tmp_path)), "before a block is ordered of it"
+    for _ in range(2):
         step()
     ordered(tmp_path, *[{"target": 0, "times": 5}] * 2)
     for label in ("train", "train", "test", "train", "train", "train", "train", "train"):

@@ -246,11 +246,14 @@ class Experiment:
         return seen, extra
 
     def _say_refused(self) -> None:
-        for one in self._repeats:
-            for target, why in one.refused.items():
-                if target not in self._said:
-                    self._said[target] = why
-                    self._journal.put("refused", [target, why])
+        """At once: until then blocks are ordered of it."""
+        every = {target: why for one in self._repeats for target, why in one.refused.items()}
+        new = {target: why for target, why in every.items() if target not in self._said}
+        for target, why in new.items():
+            self._said[target] = why
+            self._journal.put("refused", [target, why])
+        if new:
+            self._journal.flush()
 
     @staticmethod
     def _wait() -> None:
