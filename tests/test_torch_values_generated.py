@@ -21,7 +21,7 @@ from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
 from joulemap.frameworks.torch.replayer import Replayer, _filled  # noqa: E402
 from joulemap.frameworks.torch.rotation import counted, tensors_in  # noqa: E402
 from joulemap.frameworks.torch.stand_ins import generated_modules, kernels_of  # noqa: E402
-from joulemap.frameworks.torch.values import fill_in  # noqa: E402
+from joulemap.frameworks.torch.values import Taster, fill_in, read_values  # noqa: E402
 from tests.torch_live import attached, session  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -96,6 +96,30 @@ def test_what_a_compiled_program_holds_is_replayed(tmp_path: Path) -> None:
             assert float(x_held.min()) >= OFFSET
             assert float(x_held.max()) <= OFFSET + 1
     assert {(False, "forward"), (True, "forward"), (False, "backward")} <= kinds
+
+
+@pytest.mark.usefixtures("empty_caches")
+def test_what_memory_for_results_holds_is_nobodys_value(tmp_path: Path) -> None:
+    """It was left there by somebody else, and is yet to be written."""
+
+    @torch.compile  # type: ignore[untyped-decorator]
+    def product(x: Any, weight: Any) -> Any:
+        return torch.mm(x.sin(), weight).cos()
+
+    x, weight = torch.rand(ROWS, WIDE), torch.rand(WIDE, 2 * WIDE)
+    product(x, weight)
+    [module] = generated_modules()[-1:]
+    found = module.empty_strided_cpu
+    module.empty_strided_cpu = lambda *size: found(*size).fill_(float("nan"))
+    taster = Taster("cpu", bool, pytest.fail)
+    taster.begin([])
+    result = product(x, weight)
+    taster.end()
+    assert result.isfinite().all()
+    taster.write(tmp_path)
+    pieces = [piece for held in read_values(tmp_path).values() for piece in held if piece]
+    assert len(pieces) >= 3  # what sin is given, what mm is, and what cos is
+    assert all(torch.frombuffer(bytearray(one), dtype=torch.float32).isfinite().all() for one in pieces)
 
 
 def test_what_generated_code_imports_is_no_kernel() -> None:

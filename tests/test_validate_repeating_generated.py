@@ -20,6 +20,9 @@ from joulemap.frameworks.torch.repeaters import repeaters  # noqa: E402
 from joulemap.frameworks.torch.repeating import operands  # noqa: E402
 from joulemap.frameworks.torch.repeating_generated import (  # noqa: E402
     IN_PLACE,
+    KEPT,
+    MORE,
+    OTHERWISE,
     GeneratedRepeater,
     _captures,
     written_by,
@@ -196,6 +199,30 @@ def test_memory_that_is_used_again_is_written_and_only_what_is_read_from_it_is_i
         written_by("")
 
 
+STORES = "tl.store(in_out_ptr0 + (x0), tmp1, xmask)"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "tl.store(arg_LSE + offs_m, lse, mask=offs_m < 4)",  # templates of attention
+        "tl.store(\n        arg_M + offs_m, m_i)",
+        "tl.atomic_add(in_ptr0 + (x0), tmp1, xmask)",
+        "desc_dq.store([0, 0], dq)",
+        "tl._experimental_descriptor_store(desc_dq, dq, [0, 0])",
+        "tl.atomic_cas(sem_ptr, 0, 1)",
+    ],
+)
+def test_a_kernel_that_writes_into_more_than_its_results_is_refused(more: str) -> None:
+    """Nobody would find other memory for that: it would be the program's."""
+    source = READS.replace("tl.load(in_out_ptr0 ", "tl.load(in_ptr0 ")
+    assert written_by(source) == [0, 2]
+    with pytest.raises(Refused, match=MORE):
+        written_by(source.replace(STORES, f"{STORES}\n    {more}"))
+    with pytest.raises(Refused, match=MORE):
+        written_by(OF_CPP.replace("const float* in_ptr0", "float* in_ptr0"))
+
+
 def test_a_kernel_for_tensors_of_any_size_and_one_whose_code_is_gone_are_refused(
     compiled: tuple[Any, list[Path]],
 ) -> None:
@@ -219,31 +246,47 @@ def test_a_kernel_for_tensors_of_any_size_and_one_whose_code_is_gone_are_refused
         first.write_text(code)
 
 
-def test_memory_for_results_is_found_for_one_size_at_a_time_and_what_fails_is_not_the_programs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_for_results_is_found_once_for_each_of_few_sizes() -> None:
+    """A name may stand for calls of several sizes, which take turns."""
     repeater = GeneratedRepeater("cpu", {}, {}, {0: 1.0}, {}, Thread())
     repeater.target, repeater.more = 0, 1
+    written: list[int] = []
 
     def kernel(x: Any, out: Any) -> Any:
+        written.append(out.data_ptr())
         return out.copy_(x)
 
-    for rows in range(1, 9):
+    def called(rows: int) -> None:
         x, out = torch.rand(rows, 8), torch.empty(rows, 8)
         repeater._launched(0, ("inductor::k", "f.py"), [1], Launch(kernel, (x, out), {}))
         assert torch.equal(out, x)
-    assert len(repeater._own) == 1
-    assert repeater.extra == {0: 8}
 
-    def full(_: Any) -> Any:
+    for rows in (1, 2) * 8:
+        called(rows)
+    assert len(set(written[1::2])) == 2  # every other call is ours
+    for rows in range(1, 30):
+        called(rows)
+        assert len(repeater._own) <= KEPT
+    assert repeater.extra == {0: 45}
+    assert not repeater.refused
+
+
+def test_what_fails_when_it_is_executed_again_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeater = GeneratedRepeater("cpu", {}, {}, {0: 1.0}, {}, Thread())
+    repeater.target, repeater.more = 0, 1
+
+    def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("joulemap.frameworks.torch.repeating_generated.copied", full)
+    monkeypatch.setattr(repeater, "_memory_like", full)
     x, out = torch.rand(9, 8), torch.empty(9, 8)
-    repeater._launched(0, ("inductor::k", "f.py"), [1], Launch(kernel, (x, out), {}))
+    launch = Launch(lambda x, out: out.copy_(x), (x, out), {})
+    repeater._launched(0, ("inductor::k", "f.py"), [1], launch)
     assert torch.equal(out, x)
     assert "OutOfMemoryError" in repeater.refused[0]
     assert not repeater._own
+    repeater._launched(1, ("inductor::k", "f.py"), [2], launch)
+    assert repeater.refused[1] == OTHERWISE
 
 
 def test_nothing_is_executed_again_where_inductor_keeps_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +301,32 @@ def test_nothing_is_executed_again_where_inductor_keeps_cuda_graphs(monkeypatch:
     assert not _captures(torch.device("cpu"))
     del trees.get_obj
     assert gpus.keeps_graphs()
+
+
+def test_a_thread_that_inductor_does_not_know_is_looked_at_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.13 it asserts that the thread is known."""
+
+    def asserts(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setitem(
+        sys.modules, "torch._inductor.cudagraph_trees", SimpleNamespace(local=None, get_obj=asserts)
+    )
+    assert gpus.keeps_graphs()
+    failed: list[Exception] = []
+
+    def broken() -> bool:
+        raise ZeroDivisionError
+
+    for hidden, many in ((gpus.keeps_graphs, 0), (broken, 1)):
+        taster = Taster("cpu", hidden, failed.append)
+        taster.begin(["aten::mm"])
+        try:
+            x = torch.rand(4, 4)
+            assert torch.equal(torch.mm(x, x), x @ x)
+        finally:
+            taster.end()
+        assert len(failed) == many
 
 
 def test_an_operation_that_writes_over_what_it_is_given_is_refused() -> None:

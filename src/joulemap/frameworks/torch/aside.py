@@ -72,6 +72,20 @@ def without_ours(error: BaseException) -> None:
     error.__traceback__ = trace
 
 
+def passing(function: Function) -> Function:
+    """``function``, through which the program's own errors pass without a frame of ours."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            without_ours(error)
+            raise
+
+    return cast("Function", called)
+
+
 def instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
     """Where the compiler meets ``function`` in code that it compiles, it is to take ``traced``."""
     vars(function)[_INLINED] = traced

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from joulemap.frameworks.patches import Patches
-from joulemap.frameworks.torch.aside import without_ours
+from joulemap.frameworks.torch.aside import passing
 from joulemap.frameworks.torch.call import Call, NotRebuilt
 from joulemap.frameworks.torch.inputs import reach
 
@@ -30,6 +30,10 @@ _LOADED = re.compile(r"(\w+) = tl\.load\((\w+) \+ ")
 _WRAPPED = re.compile(r"(\w+) = tl\.where\(\w+, \w+, (\w+)\)$", re.M)
 _END = re.compile(r'"index out of bounds: 0 <= (.+?) < (.+?)"')
 _ADDS = re.compile(r"tl\.atomic_add\((\w+) \+")
+_WRITES = re.compile(r"([\w.]+)\.(?:store|atomic_\w+|\w*descriptor_store)\(\s*([\w.]*)")
+_CPP_WRITES = re.compile(r"(?:^|,)\s*(?!const\b)[\w:<>]+\s*\*\s*(\w+)")
+RESULT = re.compile(r"out_ptr\d+")
+"""What inductor calls an operand that its own kernels write into, and nothing else."""
 LINE = 128
 """Bytes of a cache's line on a GPU: operands begin where they did in theirs."""
 
@@ -95,20 +99,14 @@ class Around:
     def __init__(self, kernel: Any, around: Callable[[Launch], Any]) -> None:
         self._kernel, self._around = kernel, around
 
+    @passing
     def __call__(self, *operands: Any, **named: Any) -> Any:
-        try:
-            return self._around(Launch(self._kernel, operands, named))
-        except BaseException as error:
-            without_ours(error)
-            raise
+        return self._around(Launch(self._kernel, operands, named))
 
+    @passing
     def run(self, *operands: Any, **named: Any) -> Any:
         """As Triton's kernels are launched."""
-        try:
-            return self._around(Launch(self._kernel.run, operands, named))
-        except BaseException as error:
-            without_ours(error)
-            raise
+        return self._around(Launch(self._kernel.run, operands, named))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
@@ -230,6 +228,16 @@ def parameters(source: str) -> list[str]:
     if triton:
         return [one.partition(":")[0].strip() for one in triton[1].split(",")]
     return [one.split()[-1].lstrip("*") for one in cpp[1].split(",") if one.strip()] if cpp else []
+
+
+def written(source: str) -> set[str]:
+    """The operands that a kernel writes into or adds to, by name: pointers in C++ that are not constant, and
+    what Triton stores into. Templates (of attention) have more of these than their result, and a descriptor
+    of memory is none of the operands."""
+    cpp = _OF_CPP.search(source)
+    if cpp:
+        return set(_CPP_WRITES.findall(cpp[1]))
+    return {name if owner == "tl" else f"{owner}.{name}" for owner, name in _WRITES.findall(source)}
 
 
 def copied_together(operands: Sequence[Any]) -> list[Any]:

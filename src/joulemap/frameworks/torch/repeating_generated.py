@@ -17,25 +17,32 @@ from joulemap.frameworks.patches import Patches
 from joulemap.frameworks.torch import gpus
 from joulemap.frameworks.torch.again import Again, Refused, Thread, device_of
 from joulemap.frameworks.torch.caches import Operands
+from joulemap.frameworks.torch.inputs import reach
 from joulemap.frameworks.torch.launched import (
     BETWEEN,
     PREFIX,
+    RESULT,
     Launch,
     bytes_of,
     is_of_any_size,
     parameters,
     source_of,
+    written,
 )
 from joulemap.frameworks.torch.repeating import safely_operands
-from joulemap.frameworks.torch.rotation import copied, tensors_in, with_tensors
+from joulemap.frameworks.torch.rotation import tensors_in, with_tensors
 from joulemap.frameworks.torch.stand_ins import generated_modules, put_kernel, put_libraries
 
 Kernel = tuple[str, str]
 """The name of a kernel, with ``PREFIX``, and the file of the generated code that calls it."""
 
 IN_PLACE = "it writes into what it is given"
+MORE = "it writes into more than its results"
+OTHERWISE = "it is not called as its generated code says"
+KEPT = 8
+"""Memory for so many results is kept: one name may stand for calls of several sizes, which take turns."""
 _SIGNATURE_ENDS = re.compile(r"^def triton_\w+\(.*\):$|^extern \"C\"\s+void\s+kernel\([^)]*\)", re.M)
-_OUT = re.compile(r"(in_)?out_ptr\d+")
+_OUT = re.compile(rf"(in_)?{RESULT.pattern}")
 
 
 class GeneratedRepeater(Again):
@@ -53,7 +60,7 @@ class GeneratedRepeater(Again):
     ) -> None:
         super().__init__(device, each_s, cold, thread)
         self._kernels, self._choose = kernels, choose
-        self._own: dict[int, tuple[Any, Any]] = {}
+        self._own: dict[Hashable, Any] = {}
         self._patches = Patches()
 
     def install(self) -> None:
@@ -68,19 +75,21 @@ class GeneratedRepeater(Again):
         name = op.removeprefix(PREFIX)
         here = [one for one in modules if hasattr(one, name)]
         try:
-            written = _written(name, here)
+            places = _results(name, here)
         except Refused as why:
             self.refused[target] = str(why)
             return
         for module in here:
-            around = partial(self._launched, target, (op, module.__file__), written)
+            around = partial(self._launched, target, (op, module.__file__), places)
             put_kernel(self._patches, module, name, around)
 
-    def _launched(self, target: int, what: Kernel, written: Sequence[int], launch: Launch) -> Any:
-        """A call of a kernel."""
+    def _launched(self, target: int, what: Kernel, places: Sequence[int], launch: Launch) -> Any:
+        """A call of a kernel, whose results are in these places."""
         call = partial(launch.kernel, *launch.operands, **launch.named)
-        results = [launch.operands[place] for place in written]
-        return self._counted(target, what, call, results)
+        if max(places) >= len(launch.operands):
+            self.refused[target] = OTHERWISE
+            return call()
+        return self._counted(target, what, call, [launch.operands[place] for place in places])
 
     def _library(self, op: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """A call of an operation; one that finds memory for its result itself passes the dispatcher."""
@@ -115,10 +124,13 @@ class GeneratedRepeater(Again):
         return with_tensors(call, {id(one): other for one, other in zip(results, own, strict=True)})
 
     def _memory_like(self, place: int, tensor: Any) -> Any:
-        like = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        if self._own.get(place, (None, None))[0] != like:
-            self._own[place] = like, copied(tensor)
-        return self._own[place][1]
+        """Nothing is read of it before it is written."""
+        like = place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        if like not in self._own:
+            if len(self._own) >= KEPT:
+                self._own.clear()
+            self._own[like] = tensor.new_empty(reach(tensor.shape, tensor.stride())).as_strided(*like[1:3])
+        return self._own[like]
 
     def forget(self) -> None:
         super().forget()
@@ -131,7 +143,7 @@ class GeneratedRepeater(Again):
         self._patches.restore()
 
 
-def _written(name: str, modules: Sequence[Any]) -> list[int]:
+def _results(name: str, modules: Sequence[Any]) -> list[int]:
     if BETWEEN in name:
         raise Refused("it is several kernels, and the profiler does not see where one ends")
     if not modules:
@@ -151,10 +163,12 @@ def written_by(source: str) -> list[int]:
     names = parameters(source)
     if not names:
         raise Refused("its source is not in its generated code")
-    written = [(place, name) for place, name in enumerate(names) if _OUT.fullmatch(name)]
-    if not all(_writes_first(source, name) for _, name in written):
+    results = {name: place for place, name in enumerate(names) if _OUT.fullmatch(name)}
+    if not results or written(source) - results.keys():
+        raise Refused(MORE)
+    if not all(_writes_first(source, name) for name in results):
         raise Refused(IN_PLACE)
-    return [place for place, _ in written]
+    return list(results.values())
 
 
 def _writes_first(source: str, name: str) -> bool:

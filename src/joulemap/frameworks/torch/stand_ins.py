@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from joulemap.frameworks.patches import Patches
-from joulemap.frameworks.torch.aside import without_ours
+from joulemap.frameworks.torch.aside import passing
 from joulemap.frameworks.torch.launched import Around, Launch
 
 _LIBRARIES = "extern_kernels"
@@ -58,9 +58,6 @@ class _Libraries:
     def __getattr__(self, op: str) -> Any:
         return partial(self._called, op, getattr(self._known, op))
 
+    @passing
     def _called(self, op: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        try:
-            return self._around(op, function, *args, **named)
-        except BaseException as error:
-            without_ours(error)
-            raise
+        return self._around(op, function, *args, **named)

@@ -31,7 +31,7 @@ from joulemap.frameworks.torch.again import Refused, Thread
 from joulemap.frameworks.torch.caches import Operands
 from joulemap.frameworks.torch.inputs import reach
 from joulemap.frameworks.torch.kernels import Kernels
-from joulemap.frameworks.torch.launched import PREFIX, Launch
+from joulemap.frameworks.torch.launched import PREFIX, RESULT, Launch, parameters, source_of
 from joulemap.frameworks.torch.repeating import below, operands, overloads
 from joulemap.frameworks.torch.rotation import counted, tensors_in
 from joulemap.frameworks.torch.stand_ins import generated_modules, kernels_of, put_kernel, put_libraries
@@ -116,9 +116,9 @@ class Taster:
         and that write into is seen as it was."""
         for module in generated_modules():
             put_libraries(self._patches, module, self._library)
-            for kernel in kernels_of(module):
+            for kernel, results in _kernels_of(module):
                 named = _in_code(PREFIX + kernel, module.__file__)
-                put_kernel(self._patches, module, kernel, partial(self._launched, named))
+                put_kernel(self._patches, module, kernel, partial(self._launched, named, results))
         for op in sorted(one for one in ops if not one.startswith(PREFIX)):
             name = op.removeprefix("aten::")
             with suppress(Refused):
@@ -143,11 +143,12 @@ class Taster:
     def _library(self, op: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """What finds memory for its result itself passes the dispatcher."""
         if "out" in named:
-            self._look(op, (*args, *named.values()))
+            self._look(op, (*args, *named.values()), [named["out"]])
         return function(*args, **named)
 
-    def _launched(self, name: str, launch: Launch) -> Any:
-        self._look(name, launch.operands)
+    def _launched(self, name: str, places: Sequence[int], launch: Launch) -> Any:
+        results = [one for place, one in enumerate(launch.operands) if place in places]
+        self._look(name, launch.operands, results)
         return launch.kernel(*launch.operands, **launch.named)
 
     def end(self) -> None:
@@ -168,14 +169,17 @@ class Taster:
                 index.append((name, given, [len(one) for one in held]))
         (folder / INDEX).write_text(json.dumps(index, separators=(",", ":")))
 
-    def _look(self, name: str, values: Sequence[Any]) -> None:
+    def _look(self, name: str, values: Sequence[Any], results: Sequence[Any] = ()) -> None:
+        """Memory for ``results`` is yet to be written, and holds what somebody else has left there."""
         from torch._C import DisableTorchFunctionSubclass as Unheard
 
-        if not self._looks or self._hidden():
-            return
         try:
+            if not self._looks or self._hidden():
+                return
             with Unheard():  # of classes of the program's own
-                large = [one if self._is_large(one) else None for one in _largest(values)]
+                unwritten = set(map(id, results))
+                wanted = (None if id(one) in unwritten else one for one in _largest(values))
+                large = [one if self._is_large(one) else None for one in wanted]
                 if any(one is not None for one in large):
                     with self._lock:
                         self._keep((name, operands(values)), large)
@@ -205,6 +209,22 @@ class Taster:
             return False
         here = tensor.device.type == self._device and tensor.is_floating_point()
         return here and reach(tensor.shape, tensor.stride()) * int(tensor.element_size()) >= LEAST
+
+
+def _kernels_of(module: Any) -> list[tuple[str, list[int]]]:
+    """The kernels in generated code of which it is known what they are given: which of that is memory for
+    their results."""
+    try:
+        code = Path(module.__file__).read_text()
+    except OSError:  # it was deleted
+        return []
+    found = []
+    for kernel in kernels_of(module):
+        names = parameters(source_of(code, kernel))
+        if names:
+            results = [place for place, name in enumerate(names) if RESULT.fullmatch(name)]
+            found.append((kernel, results))
+    return found
 
 
 def _piece(tensor: Any, place: float, most: int) -> Any:
