@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joulemap
+from joulemap.accounting import attribute
 from joulemap.devices import Domain
 from joulemap.recording import RecordingWriter
 from joulemap.report.activity import BINS, activity
 from joulemap.report.assemble import assemble
 from joulemap.report.contents import contents
 from joulemap.report.nodes import folded
+from joulemap.report.summary import _spoken, _waiting
 from joulemap.report.timeline import MOST_INTERVALS, power_line
 from joulemap.traces import EventTrace, PowerTrace
 from joulemap.views.question import Question
@@ -26,6 +28,7 @@ from joulemap.views.show import to_json
 from .command_line import joulemap as run
 from .recordings import REPOSITORY, T0, unsynced
 from .report_recordings import EVIL, FLOW, MS, SMALL, TAG, add_calls, write_small
+from .small_traces import one_watt, trace
 from .test_summarise import footprint_of
 
 H200 = REPOSITORY / "src/joulemap/data/bert-h200.joulemap"
@@ -103,9 +106,20 @@ def test_mean_and_peak_are_of_the_recording(small):
     assert (gpu["mean_w"], gpu["peak_w"]) == pytest.approx((200, 200))
 
 
-def test_waiting_is_said_of_devices_not_of_meters():
-    from joulemap.report.summary import _spoken
+@pytest.mark.parametrize(
+    ("device", "until_s", "said"),
+    [
+        ("CPU", 4, []),
+        ("CPU", 3, ["The CPU waited for 25.0 % of its energy."]),
+        ("GPU:0", 4, ["The GPU waited for 0.0 % of its energy."]),
+    ],
+)
+def test_a_cpu_that_never_waits_is_not_worth_a_word(device, until_s, said):
+    spans = trace(("A", 0, until_s), device=device)
+    assert _waiting(attribute(spans, one_watt(4, Domain(device, device)))) == said
 
+
+def test_waiting_is_said_of_devices_not_of_meters():
     assert _spoken("GPU:0", ["GPU:0", "CPU"]) == "The GPU"
     assert _spoken("GPU:1", ["GPU:0", "GPU:1"]) == "GPU:1"
 

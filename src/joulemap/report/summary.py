@@ -124,7 +124,8 @@ def _mean_and_peak_w(
 
 
 def _waiting(footprint: Footprint) -> list[str]:
-    """In words, of each device: how much of its energy it drew while nothing of the program ran on it."""
+    """In words, of each device: how much of its energy it drew while nothing of the program ran on it. A CPU
+    that never waits is not worth a word: it launches what others wait for."""
     idle_j: dict[str, float] = {}
     drawn_j: dict[str, float] = {}
     for account in footprint.accounts:
@@ -136,6 +137,7 @@ def _waiting(footprint: Footprint) -> list[str]:
     return [
         f"{_spoken(device, list(idle_j))} waited for {fmt_share(part)} of its energy."
         for device, part in share.items()
+        if part or Device.parse(device).kind != "CPU"
     ]
 
 
