@@ -30,8 +30,9 @@ NEAR, FEWEST = 3, 10
 SEVERAL, MUCH, MORE = 3, 1 / 3, 1.5
 """Long steps must be so many, and not just one that was held up, take so much of the time, and make the mean
 so many times as long as a traced step: where a host waits for several steps at once, the others are short."""
-TRACER_S, TRACED_S = 0.005, 2e-6
-"""What a tracer takes of a step, and of it for each event: 1 to 2 µs for PyTorch's, on a CPU and a GPU."""
+TRACER_S, TRACED_S = 0.01, 2e-6
+"""What a tracer takes of a step at most, 5 ms of TensorFlow's sessions, and of it for each event: 1 to 2 µs
+for PyTorch's, on a CPU and a GPU."""
 NOTABLE, NAMED = 0.03, 3
 """What steps may take of the time of all, and go by those of another size, before it is said; and how many
 such sizes are named."""
