@@ -207,6 +207,17 @@ def test_sessions_open_and_close_at_the_borders_of_steps(journal: Journal) -> No
     assert [seen for _, seen in steps_of(journal)] == [COMPILED, TRACED, TRACED, UNTRACED, TRACED, UNTRACED]
 
 
+def test_a_session_that_is_bound_to_a_thread_ends_with_its_step(journal: Journal) -> None:
+    tracer = Tracer()
+    tracer.bound = True  # type: ignore[attr-defined]
+    steps = clock(journal, Plan(steps=((0, 1),)), tracer)
+    for _ in range(3):
+        steps.begin("train")
+        steps.end()
+    assert tracer.said == ["start 0", "stop", "start 1", "stop"]
+    assert [seen for _, seen in steps_of(journal)] == [TRACED, TRACED, UNTRACED]
+
+
 def test_somebody_elses_tracing_is_waited_for(journal: Journal) -> None:
     now_ns = 0
     tracer = Tracer(TracerBusy("TensorBoard is tracing.", "Metering goes on."))

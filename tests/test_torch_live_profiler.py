@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import json
 import multiprocessing
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from joulemap.errors import InputError
 from joulemap.frameworks.adapter import TracerBusy
+from joulemap.frameworks.torch import profiler
 from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.extract import FILE, write_events
 from joulemap.frameworks.torch.raw import read_raw
@@ -130,6 +133,9 @@ def test_the_first_session_of_each_kind_of_step_keeps_shapes(tmp_path: Path) -> 
     assert said == counted
 
 
+@pytest.mark.skipif(
+    profiler._all_threads() is None, reason=f"sessions of torch {torch.__version__} are bound to a thread"
+)
 def test_other_threads_are_seen_and_may_open_and_close(tmp_path: Path) -> None:
     with attached(tmp_path) as (adapter, _):
         (tmp_path / "0").mkdir()
@@ -138,6 +144,65 @@ def test_other_threads_are_seen_and_may_open_and_close(tmp_path: Path) -> None:
             thread.start()
             thread.join()
     assert "(model)/addmm" in names(tmp_path)
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+def test_a_session_that_is_bound_to_a_thread_is_ended_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "_all_threads", lambda: None)
+
+    def refused(action: Callable[[], object]) -> None:
+        with pytest.raises(TracerBusy, match="leaves it to the thread that opened a session"):
+            action()
+        seen.append(action)
+
+    with attached(tmp_path) as (adapter, _):
+        assert adapter.bound
+        for number, comes_by in enumerate((lambda: None, adapter.settle)):
+            (tmp_path / str(number)).mkdir()
+            seen: list[Any] = []
+            adapter.start(tmp_path / str(number))
+            in_thread(lambda: refused(adapter.stop))
+            in_thread(lambda: refused(lambda: adapter.start(tmp_path / "9")))
+            assert len(seen) == 2
+            comes_by()
+            with session(adapter, tmp_path, number + 4):
+                work()
+        adapter.start(tmp_path / "0")
+        in_thread(adapter.drop)
+        with torch.profiler.profile():  # the program's own
+            work()
+        with session(adapter, tmp_path, 7):
+            work()
+    assert not (tmp_path / "0").exists()
+    assert "(model)/addmm" in names(tmp_path)
+
+
+def test_a_session_that_is_bound_to_a_thread_hears_nothing_from_one_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "_all_threads", lambda: None)
+    heard: list[str] = []
+    with attached(tmp_path) as (adapter, _):
+        ended = threading.Lock()
+
+        def slice_of_time() -> None:
+            try:
+                adapter.start(tmp_path)
+            except TracerBusy as error:
+                heard.append(error.message)
+            ended.release()
+
+        ended.acquire()
+        _thread.start_new_thread(slice_of_time, ())
+        assert ended.acquire(timeout=60)
+    assert "of one thread alone" in heard[0]
 
 
 def test_a_session_of_the_programs_own_has_precedence(tmp_path: Path) -> None:

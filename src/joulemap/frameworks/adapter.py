@@ -184,6 +184,17 @@ class OpenEnded(Protocol):
 
 
 @runtime_checkable
+class Bound(Protocol):
+    """An adapter whose sessions may be bound to the thread that opens them."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether a session must end with the step that it begins with: the next may be another thread's,
+        and where none comes nobody could end it."""
+        ...
+
+
+@runtime_checkable
 class Fed(Protocol):
     """An adapter that knows of processes that the program has started."""
 

@@ -10,6 +10,7 @@ from joulemap.errors import JoulemapError
 from joulemap.frameworks.adapter import (
     Adapter,
     Asynchronous,
+    Bound,
     Expectant,
     OpenEnded,
     Settling,
@@ -67,6 +68,11 @@ class Sessions:
     @property
     def open(self) -> bool:
         return bool(self._running)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the session that is open must end with the step that it begins with."""
+        return any(one.bound for one in self._running if isinstance(one, Bound))
 
     def start(self) -> bool:
         """Open a session with every framework; False where none would. ``waited_s`` is how long what the

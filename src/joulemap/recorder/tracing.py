@@ -24,8 +24,9 @@ class Tracing:
         return self._sessions.open
 
     def start(self, steps: int) -> None:
-        """Open a session for so many, if any framework can be traced."""
+        """Open a session for so many, if any framework can be traced, or for one where it knows no more."""
         self._wanted = steps if self._sessions.start() else 0
+        self._wanted = min(self._wanted, 1) if self._sessions.bound else self._wanted
         self._waited_s += self.budget.waited(self._sessions.waited_s)
 
     def learn(self, label: str, seconds: float, *, traced: bool, compiled: bool) -> None:

@@ -54,6 +54,11 @@ class TorchAdapter(HookedAdapter):
         return self._finder.open_ended
 
     @property
+    def bound(self) -> bool:
+        """Whether a session must end with the step that it begins with."""
+        return self._profiler is not None and self._profiler.bound
+
+    @property
     def waited_s(self) -> float:
         """How long the last ``start`` waited for what GPUs had still to do."""
         return 0.0 if self._profiler is None else self._profiler.waited_s

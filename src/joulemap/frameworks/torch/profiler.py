@@ -27,11 +27,19 @@ from joulemap.frameworks.torch.touches import write_touches
 from joulemap.frameworks.watch import Watch
 
 _OTHERS = "others"
+_NO_SLICES = " tells a session of one thread alone, and slices of time of none."
+_MARK = "Mark the program's steps with joulemap.step(), or take a newer PyTorch."
+_LEFT = " leaves it to the thread that opened a session to end it, and that does something else."
 _HINT = "Metering goes on, and tracing when it has ended; --overhead 0 meters without tracing."
 
 
 class Profiler:
-    """At most one session of ours is open. Sessions of the program's are noticed where torch opens them."""
+    """At most one session of ours is open. Sessions of the program's are noticed where torch opens them.
+
+    In older versions of torch a session is ``bound`` to the thread that opens it: it has that thread's
+    operations alone, and nobody else can end it. One that somebody else should have ended is left to that
+    thread, which ends it when it comes by.
+    """
 
     def __init__(self, watch: Watch, calls: Calls, patches: Patches) -> None:
         from torch.autograd import profiler
@@ -41,6 +49,9 @@ class Profiler:
         self._lock = threading.RLock()
         self._starting = self._theirs = False
         self._session: Any = None
+        self.bound = _all_threads() is None
+        self._opener = 0
+        self._is_left = False
         self._on_gpu = self._looks = False
         self._counts: str | None = None
         self._cached = "", 0
@@ -61,6 +72,10 @@ class Profiler:
             self.waited_s = 0.0
             self.refuse_if_busy()
             label = self._watch.steps.open_label()  # none of a slice of time
+            if self.bound and not label and _in_a_thread_of_ours():
+                raise TracerBusy(
+                    _version() + " tells a session of one thread alone, and slices of time of none.", _MARK
+                )
             if label not in self._sessions and len(self._sessions) >= MOST:
                 label = _OTHERS  # a program may give each step a label of its own
             if not self._watch.steps.is_open() and gpus.to_come():
@@ -104,6 +119,9 @@ class Profiler:
         """``TracerBusy`` where a session is open, whoever's it is."""
         import torch
 
+        self._end_what_is_left()
+        if self._is_left:
+            raise TracerBusy(_version() + _LEFT, _HINT)
         if self._session is not None or self._theirs or torch.autograd._profiler_enabled():
             raise TracerBusy("PyTorch's profiler is in use by the program.", _HINT)
 
@@ -113,7 +131,7 @@ class Profiler:
             self._wait()
             self._residue.session_begins()
         self._session = self._entered(**asked)
-        self._folder = folder
+        self._folder, self._opener = folder, threading.get_ident()
 
     def _wait(self) -> None:
         """Until GPUs have done what they were given; ``waited_s`` says how long that took."""
@@ -141,12 +159,15 @@ class Profiler:
             gpus.wait()
         elif self._session is None:
             self._residue.step_ended()
+        self._end_what_is_left()
 
     def stop(self) -> None:
         """Close it, and write its events down."""
         with self._lock:
             if self._session is None:
                 raise TracerBusy("The program has opened PyTorch's profiler in a session of ours.", _HINT)
+            if self._leave_to_opener():
+                raise TracerBusy(_version() + _LEFT, _HINT)
             if self._looks:
                 with _uncollected():
                     tree = self._ended().experimental_event_tree()
@@ -161,19 +182,32 @@ class Profiler:
         """End a session that is open, without its events."""
         with self._lock:
             if self._session is not None:
-                self._ended()
+                if not self._leave_to_opener():
+                    self._ended()
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._residue.clear()
 
+    def _leave_to_opener(self) -> bool:
+        """Whether only another thread can end the session, which it will when it comes by."""
+        if not self.bound or threading.get_ident() == self._opener:
+            return False
+        self._calls.tracing, self._calls.flow, self._is_left = False, None, True
+        return True
+
+    def _end_what_is_left(self) -> None:
+        if self._is_left and threading.get_ident() == self._opener:
+            with self._lock:
+                self._ended()
+
     def leave_to_parent(self) -> None:
         """In a forked child the session is the parent's; the profiler's threads are there."""
-        self._session = None
+        self._session, self._is_left = None, False
         self._lock = threading.RLock()
 
     def _ended(self) -> Any:
         """The results of the session, which is over; never parsed by torch, which takes 60 µs an event."""
         self._calls.tracing, self._calls.flow = False, None
-        self._session, self._looks, self._counts = None, False, None
+        self._session, self._looks, self._counts, self._is_left = None, False, None, False
         with self._quietly():
             if self._on_gpu:
                 gpus.wait()
@@ -236,6 +270,17 @@ def _is_power_of_four(number: int) -> bool:
     """Shapes and dataflow make a session twice as dear and seldom change: of each kind of step the 1st, 4th,
     16th, … has them."""
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
+
+
+def _in_a_thread_of_ours() -> bool:
+    """Those of the program's that have no step open are known to Python, and our slicer's is not."""
+    return threading.get_ident() not in {one.ident for one in threading.enumerate()}
+
+
+def _version() -> str:
+    import torch
+
+    return f"PyTorch {torch.__version__}"
 
 
 def _all_threads() -> Any:
