@@ -23,9 +23,7 @@ _copies: dict[FunctionType, FunctionType] = {}
 
 def unseen(function: Function) -> Function:
     """Run ``function`` itself as it is; what it calls is still looked at."""
-    from torch._C import _dynamo
-
-    frames: Any = _dynamo.eval_frame
+    frames = _eval_frame()
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
         frames.set_code_exec_strategy(function.__code__, skip)
@@ -34,9 +32,16 @@ def unseen(function: Function) -> Function:
     return function
 
 
+def _eval_frame() -> Any:
+    """The part of the compiler that looks at frames. It is no module to import from in every torch."""
+    from torch._C import _dynamo
+
+    return _dynamo.eval_frame
+
+
 def out_of_sight(function: Function) -> Function:
     """``function`` with the compiler looking away, from all that it calls as well."""
-    from torch._C._dynamo.eval_frame import set_eval_frame
+    set_eval_frame = _eval_frame().set_eval_frame
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +59,7 @@ def out_of_sight(function: Function) -> Function:
 
 def compiler_looks() -> Callable[[], bool]:
     """A function that says whether the compiler looks at what is called now."""
-    from torch._C._dynamo.eval_frame import set_eval_frame
+    set_eval_frame = _eval_frame().set_eval_frame
 
     def looks() -> bool:
         before = set_eval_frame(None)
@@ -108,7 +113,7 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def aside(watch: Watch) -> Callable[..., Any]:
     """A function that attempts hooks with the compiler looking away."""
-    from torch._C._dynamo.eval_frame import set_eval_frame
+    set_eval_frame = _eval_frame().set_eval_frame
 
     def attempt(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Watch.attempt, in one frame
         if not watch.on:
