@@ -140,7 +140,7 @@ def main() -> None:
     reading, saying = Phase("prefill"), Phase("decode")
     for number in range(args.rounds):
         prompt = torch.randint(model.config.vocab_size, (args.batch, args.prompt), device=args.device)
-        cache = DynamicCache(config=model.config)
+        cache = DynamicCache()
         first = prefill(model, prompt, cache, reading)
         answer = decode(model, first, cache, args.tokens - 1, saying)
         start = " ".join(map(str, answer[0, :6].tolist()))
