@@ -391,3 +391,12 @@ def test_the_modules_of_bert_own_their_backward_nodes(tmp_path: Path) -> None:
             assert not own & (set(node.values()) - {node[type(module)]}), name
             checked += 1
     assert checked == 25
+
+
+def test_ranges_of_the_program_s_are_parts_of_the_path(tmp_path: Path) -> None:
+    def step() -> None:
+        with torch.profiler.record_function("mine"):
+            torch.ones(2) + 1
+
+    found = traced(tmp_path, step)
+    assert ("add", "forward") in found["mine"]

@@ -125,13 +125,19 @@ def place(name: str) -> str | None:
     return next((where for pattern, where in _PLACES if pattern.match(name)), None)
 
 
-def guess_categories(name: Labels, is_gpu: NDArray[np.bool_], launched_by: Int64) -> Labels:
-    """Categories for events that came without: GPU rows that no operation launched are ranges' echoes."""
+def guess_categories(
+    name: Labels, is_gpu: NDArray[np.bool_], launched_by: Int64, is_range: NDArray[np.bool_] | None = None
+) -> Labels:
+    """Categories for events that came without, but for ranges where those are known: GPU rows that no
+    operation launched are echoes of these."""
     words = (*GPU_CATEGORIES, GPU_RANGES, "cuda_runtime", "overhead", "cpu_op", "user_annotation")
     on_cpu = np.array([words.index(_guess_on_cpu(word)) for word in name.words], np.int32)
     on_gpu = np.array([words.index(_guess_on_gpu(word)) for word in name.words], np.int32)
     ranges = np.int32(words.index(GPU_RANGES))
-    codes = np.where(is_gpu, np.where(launched_by == 0, ranges, on_gpu[name.codes]), on_cpu[name.codes])
+    of_cpu = np.where(
+        False if is_range is None else is_range, words.index("user_annotation"), on_cpu[name.codes]
+    )
+    codes = np.where(is_gpu, np.where(launched_by == 0, ranges, on_gpu[name.codes]), of_cpu)
     return Labels(codes.astype(np.int32), words)
 
 

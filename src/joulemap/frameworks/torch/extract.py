@@ -23,6 +23,7 @@ from joulemap.frameworks.torch.inputs import LIST, Inputs, filled_in, inputs_of
 FILE = "events.npz"
 FORMAT = 1
 NO_CATEGORY = ""
+RANGE = "user_annotation"
 _ALL_BITS = 2**64 - 1
 Word = TypeVar("Word", bound=Hashable)
 _WITHOUT_REFERENCES = 2
@@ -103,20 +104,24 @@ def _words(values: Iterable[Word]) -> tuple[NDArray[np.int32], list[Word]]:
 
 
 def _categories(kind: Any, events: Sequence[Any]) -> Iterable[str]:
-    """What torch says an event is; older ones say only whether it was on a GPU."""
+    """What torch says an event is; older ones say only whether it was on a GPU, and what is a range."""
     if hasattr(kind, "activity_type"):
         return map(kind.activity_type, events)
     if kind is None:
         return ()
+    from torch._C._profiler import RecordScope
     from torch.autograd import DeviceType
 
-    return ("gpu" if one.device_type() != DeviceType.CPU else NO_CATEGORY for one in events)
+    scopes: Any = RecordScope
+    on_cpu, ranges = DeviceType.CPU, int(scopes.USER_SCOPE)
+    said = zip(map(kind.device_type, events), map(kind.scope, events), strict=True)
+    return ("gpu" if on != on_cpu else RANGE if scope == ranges else NO_CATEGORY for on, scope in said)
 
 
 def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np.int64]:
     """The rows that are no operations: kernels, copies, and the calls that launched them."""
     on_host = np.array(
-        [word in ("cpu_op", "user_annotation", "python_function") for word in categories], bool
+        [word in ("cpu_op", RANGE, "python_function") for word in categories], bool
     )
     return np.flatnonzero(~on_host[codes]) if len(codes) else np.zeros(0, np.int64)
 

@@ -22,7 +22,7 @@ from joulemap.frameworks.torch.caches import read_cold
 from joulemap.frameworks.torch.called import Call, Told, called_with, signature, with_signatures
 from joulemap.frameworks.torch.compiled import read_codes, read_graphs, with_kernels
 from joulemap.frameworks.torch.edges import Flow, edges
-from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY
+from joulemap.frameworks.torch.extract import FILE, FORMAT, NO_CATEGORY, RANGE
 from joulemap.frameworks.torch.inputs import tensors_of
 from joulemap.frameworks.torch.launched import PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
@@ -131,7 +131,7 @@ def _columns(session: _Session, prefixes: Sequence[str]) -> KinetoColumns:
     category = Labels(raw["category"], tuple(session.categories))
     on_gpu = category.isin([*GPU_CATEGORIES, "gpu"])
     if NO_CATEGORY in session.categories:
-        category = kineto_names.guess_categories(name, on_gpu, linked)
+        category = kineto_names.guess_categories(name, on_gpu, linked, category.isin([RANGE]))
     launched = on_gpu | category.isin(["cuda_runtime", "cuda_driver"])
     correlation = raw["correlation_id"]
     return KinetoColumns(
