@@ -13,7 +13,10 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from torch import nn  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-from tests.torch_live import attached, layers, session  # noqa: E402
+from joulemap.frameworks.torch import provenance  # noqa: E402
+from joulemap.frameworks.torch.adapter import TorchAdapter  # noqa: E402
+from tests.tensorflow_live import Heard  # noqa: E402
+from tests.torch_live import INDUCTOR, attached, layers, session  # noqa: E402
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -116,6 +119,9 @@ class Plain(nn.Module):  # type: ignore[misc]
         return x
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "set_stance"), reason=f"torch {torch.__version__} has no set_stance"
+)
 def test_where_graphs_depend_on_nothing_of_ours_modules_keep_their_names(tmp_path: Path) -> None:
     model = torch.compile(Plain(), backend="eager")
     step(model)
@@ -157,3 +163,21 @@ def test_what_is_compiled_meanwhile_stays_so(tmp_path: Path, compiled: Callable[
         with session(adapter, tmp_path, 1):
             step(model)
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_compiler_that_does_not_tell_what_kernels_are_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import compile_fx, debug
+
+    original, adapter = compile_fx.compile_fx, TorchAdapter(tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with monkeypatch.context() as patched:
+        patched.delattr(debug, provenance._TELLS, raising=False)
+        adapter.attach(INDUCTOR, Heard())
+    assert adapter.problems == []
+    torch.compile(lambda x: x @ x)(torch.ones(2, 2))
+    adapter.detach()
+    [problem] = adapter.problems
+    assert "does not tell" in problem
+    assert compile_fx.compile_fx is original

@@ -65,11 +65,15 @@ class Provenance:
 
     def hook(self, patches: Patches) -> None:
         """Listen. An older torch, which does not tell itself, leaves compiled regions as they are."""
-        from torch._inductor import compile_fx, debug, output_code
-        from torch._inductor.codegen import cpp, triton
+        from torch._inductor import compile_fx, debug
 
         if not hasattr(debug, _TELLS):
+            compiles = self._told(compile_fx.compile_fx, self._nothing_is_told)
+            patches.put(compile_fx, "compile_fx", compiles)
             return
+        from torch._inductor import output_code
+        from torch._inductor.codegen import cpp, triton
+
         told = self._told(getattr(debug, _TELLS), self._kernel_is_made)
         for module in (debug, cpp, triton):
             patches.put(module, _TELLS, told)
@@ -100,6 +104,14 @@ class Provenance:
                 raise
 
         return unseen(told)
+
+    def _nothing_is_told(self, *_: Any, **__: Any) -> None:
+        from torch import __version__
+
+        self._watch.note(
+            f"The compiler of PyTorch {__version__} does not tell which operations its kernels are made from: "
+            "what torch.compile has made is in compiled regions, and in no layer. A newer PyTorch tells."
+        )
 
     def _function_is_compiled(self, model: Any, *_: Any, **__: Any) -> None:
         """What the compiler has seen in the program, before anything is made of it."""
