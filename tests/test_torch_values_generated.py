@@ -13,8 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+from torch._inductor import debug  # noqa: E402
+
 from joulemap.calibration.operation import Operation  # noqa: E402
-from joulemap.frameworks.torch import profiler  # noqa: E402
+from joulemap.frameworks.torch import profiler, provenance  # noqa: E402
 from joulemap.frameworks.torch.call import Call  # noqa: E402
 from joulemap.frameworks.torch.launched import PREFIX, is_generated, launcher  # noqa: E402
 from joulemap.frameworks.torch.raw import read_raw  # noqa: E402
@@ -50,6 +52,11 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # inductor's, of its own settings
+@pytest.mark.skipif(
+    not hasattr(debug, provenance._TELLS),
+    reason=f"inductor of torch {torch.__version__} does not tell what kernels are made from",
+)
 @pytest.mark.usefixtures("empty_caches")
 def test_what_a_compiled_program_holds_is_replayed(tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -32,6 +32,8 @@ from joulemap.frameworks.torch.values import Taster  # noqa: E402
 from tests import triton_stand_in  # noqa: E402
 from tests.triton_stand_in import INFERENCE, Generated  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:Skipping serialization")  # inductor's, of its own settings
+
 MADE = re.compile(r"^(\w+) = async_compile\.\w+\(", re.M)
 LOOK_UP, ADDS = "triton_poi_fused_index_mul_0", "triton_poi_fused_add_copy__mul_3"
 WIDE = 64

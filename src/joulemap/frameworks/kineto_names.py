@@ -39,7 +39,8 @@ _NOT_ATEN = re.compile(r"(?!aten::)[\w.]+::[\w.]+$")
 _RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
 _STEP = re.compile(r"(ProfilerStep|STEP)#\d+$")
 _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]*)")
-COMPILED_REGION = re.compile(r"Torch-Compiled Region: (?P<frame>\d+)/(?P<again>\d+)")
+COMPILED_REGION = re.compile(r"Torch-Compiled Region(: (?P<frame>\d+)/(?P<again>\d+)|$)")
+"""Which one it is, older versions do not say."""
 SCRIPTED = re.compile(r"(autograd::engine::evaluate_function: )?torch::jit::.*DifferentiableGraphBackward")
 GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
@@ -276,6 +277,6 @@ def _full_path(range_name: str) -> str:
 def _part(range_name: str) -> str:
     compiled = COMPILED_REGION.match(range_name)
     if compiled is not None:
-        return f"compiled region {compiled['frame']}"
+        return f"compiled region {compiled['frame'] or ''}".strip()
     parts = range_name.removeprefix(MODULE_CLASS).strip(SEPARATOR + " ")
     return parts or UNNAMED

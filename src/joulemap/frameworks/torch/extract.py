@@ -120,9 +120,7 @@ def _categories(kind: Any, events: Sequence[Any]) -> Iterable[str]:
 
 def _off_host(codes: NDArray[np.int32], categories: Sequence[str]) -> NDArray[np.int64]:
     """The rows that are no operations: kernels, copies, and the calls that launched them."""
-    on_host = np.array(
-        [word in ("cpu_op", RANGE, "python_function") for word in categories], bool
-    )
+    on_host = np.array([word in ("cpu_op", RANGE, "python_function") for word in categories], bool)
     return np.flatnonzero(~on_host[codes]) if len(codes) else np.zeros(0, np.int64)
 
 

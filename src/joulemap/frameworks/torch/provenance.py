@@ -109,8 +109,8 @@ class Provenance:
         from torch import __version__
 
         self._watch.note(
-            f"The compiler of PyTorch {__version__} does not tell which operations its kernels are made from: "
-            "what torch.compile has made is in compiled regions, and in no layer. A newer PyTorch tells."
+            f"The compiler of PyTorch {__version__} does not tell what its kernels are made from: what "
+            "torch.compile has made is in compiled regions, and in no layer. A newer PyTorch tells."
         )
 
     def _function_is_compiled(self, model: Any, *_: Any, **__: Any) -> None:
