@@ -28,8 +28,11 @@ Library = Callable[..., Any]
 def generated_modules() -> Sequence[Any]:
     """The modules of all generated code; none where nothing was compiled."""
     inductor = sys.modules.get("torch._inductor.codecache")
-    modules = getattr(inductor.PyCodeCache, "modules", ()) if inductor is not None else ()
-    return [one for one in modules if hasattr(one, "call")]
+    if inductor is None:
+        return []
+    kept = inductor.PyCodeCache
+    modules = kept.modules if hasattr(kept, "modules") else kept.cache.values()  # up to torch 2.5
+    return [one for one in list(modules) if hasattr(one, "call")]
 
 
 def kernels_of(module: Any) -> list[str]:
