@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,11 @@ def ids() -> Any:
     return torch.randint(0, 100, (2, 16))
 
 
+def between_layers(edges: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those of a BERT: older versions of Transformers compute masks with operations of its own."""
+    return {edge for edge in edges if {"embeddings", "encoder", "pooler"}.issuperset(edge)}
+
+
 def test_bert_reads_from_embeddings_to_heads_and_back(bert: Any, tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(bert.parameters())
 
@@ -72,7 +78,7 @@ def test_bert_reads_from_embeddings_to_heads_and_back(bert: Any, tmp_path: Path)
 
     forward = diagram(tmp_path, step)
     assert {("bert", "cls"), ("cls", "loss")} <= set(forward.edges)
-    assert forward.at("bert").edges == (("embeddings", "encoder"), ("encoder", "pooler"))
+    assert between_layers(forward.at("bert").edges) == {("embeddings", "encoder"), ("encoder", "pooler")}
     assert set(forward.at("bert/encoder/layer").edges) == {("0", "1"), ("1", "2")}
     layer = "bert/encoder/layer/0"
     assert set(forward.at(layer).edges) == {
@@ -95,7 +101,7 @@ def test_bert_without_gradients(bert: Any, tmp_path: Path) -> None:
     with torch.inference_mode():
         forward = diagram(tmp_path, lambda: bert(input_ids=ids()))
     assert forward.edges == (("bert", "cls"),)
-    assert forward.at("bert").edges == (("embeddings", "encoder"), ("encoder", "pooler"))
+    assert between_layers(forward.at("bert").edges) == {("embeddings", "encoder"), ("encoder", "pooler")}
     assert set(forward.at("bert/encoder/layer").edges) == {("0", "1"), ("1", "2")}
     inner = forward.at("bert/encoder/layer/2/attention/self").edges
     assert {source for source, _ in inner} >= {"query", "key", "value"}

@@ -146,7 +146,7 @@ with attached(folder) if is_attached else nullcontext():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as found:
         model(x)
     found.export_chrome_trace(str(folder / "trace.json"))
-said = json.loads((folder / "trace.json").read_text(errors="replace"), strict=False)  # of torch 2.4
+said = json.loads((folder / "trace.json").read_text(errors="replace"), strict=False)  # older ones are damaged
 names = (one.get("name", "") for one in said["traceEvents"])
 print(sorted(name for name in names if name.startswith("nn.Module: ")))
 """

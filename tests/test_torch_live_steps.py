@@ -116,6 +116,7 @@ def test_optimizers_that_step_together_end_one_step(tmp_path: Path) -> None:
         assert heard.steps == ["train"] * 6
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # torch's own, of its LBFGS
 def test_an_optimizer_with_a_closure_has_the_passes_inside(tmp_path: Path) -> None:
     model, x = net(), torch.randn(2, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)

@@ -73,6 +73,7 @@ def called_with(events: EventTrace, told: Told | None, codes: Codes) -> Called:
         return generated
     own = events.op.isin(kernel for kernel, _ in codes)
     known = ~told.signature.isin([""])
+    known &= events.kind.codes[: len(known)] == KINDS.index("op")  # ranges may be given tensors, too
     rows = np.flatnonzero(known & ~own[: len(known)])
     nested = Forest.of_events(events, rows)
     rows = rows[~nested.holds_its_like(events.name.codes[rows].astype(np.int64))]  # they only pass on
