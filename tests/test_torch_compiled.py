@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -48,8 +50,11 @@ KERNELS = [
 ]
 
 
-def columns(host: list[tuple[str, int, int, int, int, int, int]] = HOST) -> KinetoColumns:
-    rows = [(*row, "cpu_op", -1, 0) for row in host]
+def columns(
+    host: list[tuple[str, int, int, int, int, int, int]] = HOST,
+    categories: Mapping[str, str] = MappingProxyType({}),
+) -> KinetoColumns:
+    rows = [(*row, category, -1, 0) for row in host for category in [categories.get(row[0], "cpu_op")]]
     rows += [
         (name, 7, start, end, by, -1, 0, "kernel", 0, 100 + number)
         for number, (name, by, start, end) in enumerate(KERNELS)
@@ -74,6 +79,16 @@ def read(host: list[tuple[str, int, int, int, int, int, int]] = HOST) -> list[tu
     events = trace_of(with_kernels(columns(host), GRAPHS)).events
     table = (events.name, events.phase, events.kind, events.start_ns.tolist(), events.end_ns.tolist())
     return list(zip(*table, strict=True))
+
+
+def test_a_graph_may_be_a_range() -> None:
+    """As in older versions."""
+    plain, ranges = (
+        trace_of(with_kernels(columns(categories=categories), GRAPHS)).events
+        for categories in ({}, dict.fromkeys((FORWARD, BACKWARD), "user_annotation"))
+    )
+    assert list(plain.name) == list(ranges.name)
+    assert list(plain.phase) == list(ranges.phase)
 
 
 def test_one_kernel_called_for_two_modules() -> None:

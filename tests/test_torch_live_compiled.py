@@ -30,7 +30,7 @@ from tests.tensorflow_live import Heard  # noqa: E402
 from tests.torch_live import INDUCTOR, attached, layers, session  # noqa: E402
 
 pytest.importorskip(INDUCTOR)
-if not hasattr(torch._inductor.debug, provenance._TELLS):
+if not provenance.tells():
     reason = f"inductor of torch {torch.__version__} does not tell what kernels are made from"
     pytest.skip(reason, allow_module_level=True)
 

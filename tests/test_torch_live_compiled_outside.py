@@ -168,12 +168,13 @@ def test_what_is_compiled_meanwhile_stays_so(tmp_path: Path, compiled: Callable[
 def test_a_compiler_that_does_not_tell_what_kernels_are_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torch._inductor import compile_fx, debug
+    from torch._inductor import compile_fx
+    from torch._inductor.codegen import triton
 
     original, adapter = compile_fx.compile_fx, TorchAdapter(tmp_path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     with monkeypatch.context() as patched:
-        patched.delattr(debug, provenance._TELLS, raising=False)
+        patched.delattr(triton, provenance._TELLS, raising=False)
         adapter.attach(INDUCTOR, Heard())
     assert adapter.problems == []
     torch.compile(lambda x: x @ x)(torch.ones(2, 2))

@@ -152,6 +152,7 @@ def in_thread(action: Callable[[], object]) -> None:
     thread.join()
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # which some versions say of every profile
 def test_a_session_that_is_bound_to_a_thread_is_ended_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

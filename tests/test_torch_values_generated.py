@@ -13,8 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from torch._inductor import debug  # noqa: E402
-
 from joulemap.calibration.operation import Operation  # noqa: E402
 from joulemap.frameworks.torch import profiler, provenance  # noqa: E402
 from joulemap.frameworks.torch.call import Call  # noqa: E402
@@ -54,7 +52,7 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.mark.filterwarnings("ignore:Skipping serialization")  # inductor's, of its own settings
 @pytest.mark.skipif(
-    not hasattr(debug, provenance._TELLS),
+    not provenance.tells(),
     reason=f"inductor of torch {torch.__version__} does not tell what kernels are made from",
 )
 @pytest.mark.usefixtures("empty_caches")

@@ -127,10 +127,12 @@ def with_kernels(columns: KinetoColumns, graphs: Graphs) -> KinetoColumns:
 def _found(columns: KinetoColumns, graphs: Graphs) -> Iterator[_Row]:
     keys = [match and match["key"] for match in map(GRAPH.match, columns.name.words)]
     known = np.array([key in graphs for key in keys], bool)
-    operations = np.flatnonzero(columns.category.codes == columns.category.code(_OPERATION))
-    calls = operations[known[columns.name.codes[operations]]] if len(known) else operations[:0]
+    called = known[columns.name.codes] if len(known) else np.zeros(len(columns), bool)
+    called &= columns.category.isin([_OPERATION, _RANGE])  # which of these it is, versions differ
+    calls = np.flatnonzero(called)
     if not len(calls):
         return
+    operations = np.flatnonzero(columns.category.isin([_OPERATION]) | called)
     inside = _inside(columns, operations, calls)
     for row in calls.tolist():
         key = keys[columns.name.codes[row]]

@@ -65,13 +65,13 @@ class Provenance:
 
     def hook(self, patches: Patches) -> None:
         """Listen. An older torch, which does not tell itself, leaves compiled regions as they are."""
-        from torch._inductor import compile_fx, debug
+        from torch._inductor import compile_fx
 
-        if not hasattr(debug, _TELLS):
+        if not tells():
             compiles = self._told(compile_fx.compile_fx, self._nothing_is_told)
             patches.put(compile_fx, "compile_fx", compiles)
             return
-        from torch._inductor import output_code
+        from torch._inductor import debug, output_code
         from torch._inductor.codegen import cpp, triton
 
         told = self._told(getattr(debug, _TELLS), self._kernel_is_made)
@@ -156,6 +156,13 @@ class Provenance:
         key, optimizer = str(compiled._fx_graph_cache_key), function.is_update
         graph = json.dumps({"key": key, "calls": said, "code": code, "optimizer": optimizer})
         self._graphs.setdefault(graph)
+
+
+def tells() -> bool:
+    """Whether inductor tells what kernels are made from. Older ones do not, or where they are set to."""
+    from torch._inductor.codegen import triton
+
+    return hasattr(triton, _TELLS)
 
 
 def _compile_id() -> str:
