@@ -193,7 +193,7 @@ def test_operands_take_turns_so_that_none_is_left_in_a_cache_within_bounds(tmp_p
     assert len(used) == len(rotated.copies)
 
 
-@torch.library.custom_op("joulemap_tests::slow", mutates_args=())
+@torch.library.custom_op("joulemap_tests::slow", mutates_args=(), schema="(Tensor x) -> Tensor")
 def slow(x: torch.Tensor) -> torch.Tensor:
     """An operation that takes longer than it does anything."""
     time.sleep(0.2)
@@ -206,7 +206,7 @@ def test_no_time_is_lost_with_operands_for_what_takes_long(monkeypatch: pytest.M
     assert 1 <= len(Replayer(Call.of(one.key), torch.device("cpu")).copies) < 10
 
 
-@torch.library.custom_op("joulemap_tests::speechless", mutates_args=())
+@torch.library.custom_op("joulemap_tests::speechless", mutates_args=(), schema="(Tensor x) -> Tensor")
 def speechless(x: torch.Tensor) -> torch.Tensor:
     """An operation that fails without a word."""
     raise ValueError
