@@ -73,9 +73,7 @@ class Profiler:
             self.refuse_if_busy()
             label = self._watch.steps.open_label()  # none of a slice of time
             if self.bound and not label and _in_a_thread_of_ours():
-                raise TracerBusy(
-                    _version() + " tells a session of one thread alone, and slices of time of none.", _MARK
-                )
+                raise TracerBusy(_version() + _NO_SLICES, _MARK)
             if label not in self._sessions and len(self._sessions) >= MOST:
                 label = _OTHERS  # a program may give each step a label of its own
             if not self._watch.steps.is_open() and gpus.to_come():
