@@ -232,6 +232,7 @@ def test_a_replay_lasts_as_long_as_it_is_to_even_where_the_warm_up_was_slow() ->
     (many,) = said["executions"]
     assert many > 1
     assert said["marks"][-1][1] - said["marks"][0][1] == many
+    assert len(said["spent"]) == len(said["marks"])
 
 
 def test_an_operation_and_waits_take_turns_of_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
 from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
+from joulemap.calibration.shared import part_of_others
 from joulemap.errors import InputError, MeterError
 from joulemap.meters.estimate import WATTS_PER_CORE
 from joulemap.recorder.finish import FLAGS
@@ -38,9 +39,10 @@ _NOT_REPLAYED = {
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
 }
 _AS_CALLED, _AT_CLOCKS, _WITH_VALUES = " as called", " at both clocks", " with values of all"
+_BY_OWN_TIME = " by own time"
 """Costs that were kept before replays were of the overload that was called are not found any more, nor those
-of GPUs before each had its own law of clocks; and where a recording has what operands held, those of made-up
-values, or of others, are not."""
+of GPUs before each had its own law of clocks, nor of CPUs before each replay's own part was known; and where
+a recording has what operands held, those of made-up values, or of others, are not."""
 _UNCLEAR, _NO_UPDATE = "Its replays differ too much", "The meter did not update while it ran."
 _LEAST_IDLE = 1e-3
 """A program's own share of a CPU that it does not use is nothing, and something must weigh something."""
@@ -111,13 +113,11 @@ def calibrate(
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
         known = book.add(shelf, found, candidates.seconds if again else ())
-    here = Calibration(
-        known.device,
-        known.idle_w,
-        {one: cost for one, cost in known.costs.items() if one in candidates.seconds},
-        {one: why for one, why in known.skipped.items() if one in candidates.seconds},
-        known.response,
-        candidates.power.domain.name,
+    here = replace(
+        known,
+        costs={one: cost for one, cost in known.costs.items() if one in candidates.seconds},
+        skipped={one: why for one, why in known.skipped.items() if one in candidates.seconds},
+        domain=candidates.power.domain.name,
     )
     info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
     save_info(recording.path, info)
@@ -171,6 +171,7 @@ def understood(lines: Sequence[Mapping[str, Any]], power: PowerTrace, device: st
         {Operation.from_key(key): why for key, why in skipped.items()},
         response(clear.values()),
         power.domain.name,
+        part_of_others(lines),
     )
 
 
@@ -263,12 +264,12 @@ def _shelf(recording: Recording, power: PowerTrace) -> Shelf:
     if _torch_device(power.domain.device) != "cpu":
         chosen.pop("threads", None)  # a GPU's costs do not depend on them
     scale = os.environ.get(WATTS_PER_CORE, "") if power.domain.provenance == "estimated" else ""
-    at_clocks = _AT_CLOCKS if power.domain.device.startswith("GPU") else ""
+    told = _AT_CLOCKS if power.domain.device.startswith("GPU") else _BY_OWN_TIME
     with_values = _WITH_VALUES if recording.table(VALUES) is not None else ""
     return Shelf(
         str(host.get("machine", "")),
         " ".join(filter(None, (power.domain.device, which, power.domain.sensor, scale)))
-        + f"{_AS_CALLED}{at_clocks}{with_values}",
+        + f"{_AS_CALLED}{told}{with_values}",
         str(host.get("driver", "")),
         f"torch {versions.get('torch', '')}",
         chosen,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from joulemap.calibration.recorded import own_power
+from joulemap.calibration.shared import own_power_of_replays
 from joulemap.errors import InputError
 from joulemap.recorder.budget import Plan
 from joulemap.recorder.run import run
@@ -203,7 +203,8 @@ def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, A
         if -ran.code in _ASKED_TO_END:
             raise InputError("The replays were interrupted.", "What was known before is kept.")
         recording = Recording.open(path)
-        return _lines(result), [own_power(recording, power) for power in recording.power()]
+        lines = _lines(result)
+        return lines, [own_power_of_replays(recording, power, lines) for power in recording.power()]
 
 
 def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:

@@ -22,8 +22,11 @@ from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.devices import Device
 from joulemap.errors import InputError
+from joulemap.units import fmt_share
 
 _FORMAT = 1
+MOST_OF_OTHERS = 0.1
+"""Where others used more of a device, it is said."""
 
 
 class Damaged(InputError):
@@ -43,6 +46,8 @@ class Calibration:
     """How costs go with clocks; None where nothing lowered them."""
     domain: str = ""
     """Whose meter was read: memory beside a CPU has one of its own. Older ones say nothing of it."""
+    others: float = 0.0
+    """What part of the processors' time other processes had while operations were replayed on a CPU."""
 
     @property
     def is_of_cpu(self) -> bool:
@@ -52,6 +57,16 @@ class Calibration:
     def idle_weight(self) -> dict[str, float]:
         """What waiting weighs in the accounting, by the domain."""
         return {self.domain or self.device: self.idle_w}
+
+    def remarks(self) -> list[str]:
+        """What to say where others used the device: what they do to caches and clocks is in the costs."""
+        if self.others <= MOST_OF_OTHERS:
+            return []
+        return [
+            f"Other processes had {fmt_share(self.others)} of the processors' time while operations were "
+            "replayed: costs may be further off than their intervals say. Calibrate with --again when they "
+            "have ended."
+        ]
 
     def at(self, clock_mhz: float) -> Calibration:
         """What the operations cost at these clocks."""
@@ -67,6 +82,7 @@ class Calibration:
             "costs": [{"operation": one.key, **cost.to_json()} for one, cost in self.costs.items()],
             "skipped": [{"operation": one.key, "why": why} for one, why in self.skipped.items()],
             "response": None if self.response is None else self.response.to_json(),
+            "others": self.others,
         }
 
     @classmethod
@@ -77,7 +93,8 @@ class Calibration:
         skipped = {Operation.from_key(one["operation"]): str(one["why"]) for one in content["skipped"]}
         response = Response.from_json(content.get("response"))
         domain = str(content.get("domain", ""))
-        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response, domain)
+        others = float(content.get("others", 0.0))
+        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response, domain, others)
 
     def without(self, operations: Collection[Operation]) -> Calibration:
         """The same without the costs of some operations."""
@@ -95,6 +112,7 @@ class Calibration:
             {**skipped, **later.skipped},
             response(costs.values()) or later.response or self.response,
             later.domain,
+            max(self.others, later.others) if self.costs else later.others,
         )
 
 

@@ -163,6 +163,8 @@ def _costs(found: Calibration, covered: float) -> None:
         f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {fmt(found.idle_w, 'W')}.",
         markup=False,
     )
+    for said in found.remarks():
+        out.print(f"note: {said}", soft_wrap=True, markup=False)
     for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):
         out.print(f"not replayed: {words}: {why}", soft_wrap=True, markup=False)
 

@@ -215,6 +215,8 @@ def _calibrated(ran: Ran, budget_s: float, quiet: bool) -> Rule:
             not_kept(book.problem)
         if not found.costs:
             raise nothing_found(found, ran.path)
+        for said in found.remarks():
+            click.echo(said, err=True)
     except JoulemapError as error:
         _complain(JoulemapError(f"Nothing is calibrated. {error.message}", error.hint))
         return "exact"

@@ -6,7 +6,8 @@ A program of its own, run while the meters are read::
 
 The plan (``joulemap.replaying``) names the device, the operations and how long to spend; every pass over an
 operation is a line of the result, as is every operation that could not be replayed, with the reason. Marks of
-a pass say how often it was executed by when, and at which clocks (MHz, 0 where they are not known).
+a pass say how often it was executed by when, and at which clocks (MHz, 0 where they are not known). On a CPU,
+which others use, too, readings say how much processor time it and they had (``spent``).
 
 What draws all that a GPU may lowers its clocks, and each execution gets slower and cheaper. What it takes at
 the highest ones is seen when it is executed with waits in between, every millisecond or so.
@@ -31,6 +32,7 @@ from joulemap.frameworks.torch.clock import clock_mhz
 from joulemap.frameworks.torch.flags import GPUS
 from joulemap.frameworks.torch.gpus import which
 from joulemap.frameworks.torch.replayer import Replayer, Turn, Wait
+from joulemap.frameworks.torch.spent import spent
 
 LONGEST_S = 0.8
 """Until an operation is measured: clocks are level before, or so long are they waited for."""
@@ -54,7 +56,8 @@ EASED_S = 0.6
 
 def executed(some: Sequence[Turn], seconds: float, device: Any) -> dict[str, Any]:
     """Execute for so long, however much slower or faster than the warm-up said; several operations take
-    turns. Start and end (epoch ns), how often each, and marks: time, how often each by then, and clocks."""
+    turns. Start and end (epoch ns), how often each, and marks: time, how often each by then, and clocks; and
+    processor time at each."""
     import torch
 
     on_gpu = device.type == "cuda"
@@ -76,12 +79,14 @@ def executed(some: Sequence[Turn], seconds: float, device: Any) -> dict[str, Any
 
         if on_gpu:
             _settle(burst, min(seconds, LONGEST_S))
-        before, begin_s = list(counts), time.monotonic()
+        before, readings, begin_s = list(counts), spent(device), time.monotonic()
         marks = [[time.time_ns(), *counts, 0.0]]
         while (left_s := begin_s + seconds - time.monotonic()) > 0:
             marks.append(burst(min(left_s, AT_ONCE_S)))
+            readings += spent(device)
     many = [after - earlier for earlier, after in zip(before, counts, strict=True)]
-    return {"start_ns": marks[0][0], "end_ns": marks[-1][0], "executions": many, "marks": marks}
+    span = {"start_ns": marks[0][0], "end_ns": marks[-1][0]}
+    return {**span, "executions": many, "marks": marks, "spent": readings}
 
 
 def _settle(burst: Callable[[float], list[float]], at_most_s: float) -> None:
@@ -110,16 +115,16 @@ def replays(
     _works(device)  # a GPU's context takes seconds, which replay nothing
     other = plan["flags"].get(GPUS, {}).get(str(device), which(device))
     if other != which(device):
-        yield from _all_skipped(plan, f"it ran on another GPU than this one, {other}")
+        yield from _all_skipped(plan, device, f"it ran on another GPU than this one, {other}")
         return
     yield from _bought(plan, device, clock_s)
 
 
-def _all_skipped(plan: Mapping[str, Any], why: str) -> Iterator[dict[str, Any]]:
+def _all_skipped(plan: Mapping[str, Any], device: Any, why: str) -> Iterator[dict[str, Any]]:
     now_ns = time.time_ns()
     for key, _ in plan["shares"]:
         yield {"key": key, "start_ns": now_ns, "end_ns": now_ns, "skipped": why}
-    yield _idle(plan["idle_s"])
+    yield _idle(plan["idle_s"], device)
 
 
 def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) -> Iterator[dict[str, Any]]:
@@ -140,7 +145,7 @@ def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) 
             covered += share
         elif not _works(device):
             return
-    yield _idle(plan["idle_s"])
+    yield _idle(plan["idle_s"], device)
     limited = _limited(clocks_mhz, _free_mhz(device), dict(plan["shares"]))
     yield from _eased(limited, device, plan["seconds"], plan["eased_s"], values)
     until_s = begin_s + plan["budget_s"] - plan["idle_s"]
@@ -150,7 +155,7 @@ def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) 
         for key in chosen:
             if clock_s() <= until_s:
                 yield _replay(key, device, plan["seconds"], values.get(key, ()))
-        yield _idle(plan["idle_s"])
+        yield _idle(plan["idle_s"], device)
 
 
 def _works(device: Any) -> bool:
@@ -166,18 +171,20 @@ def _works(device: Any) -> bool:
     return True
 
 
-def _idle(seconds: float) -> dict[str, Any]:
-    start_ns = time.time_ns()
+def _idle(seconds: float, device: Any) -> dict[str, Any]:
+    start_ns, readings = time.time_ns(), spent(device)
     time.sleep(seconds)
-    return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1}
+    readings += spent(device)
+    return {"key": "", "start_ns": start_ns, "end_ns": time.time_ns(), "executions": 1, "spent": readings}
 
 
 def _replay(key: str, device: Any, seconds: float, held: Sequence[bytes]) -> dict[str, Any]:
     """One pass over an operation, or why there is none."""
-    begin_ns = time.time_ns()
+    begin_ns, building = time.time_ns(), spent(device)
     try:
         said = executed([Replayer(Call.of(key), device, held)], seconds, device)
-        return {"key": key, **said, "executions": said["executions"][0]}
+        readings = [*building, *said["spent"]]
+        return {"key": key, **said, "executions": said["executions"][0], "spent": readings}
     except Exception as error:  # noqa: BLE001 - whatever cannot be replayed is left out by name
         return {"key": key, "start_ns": begin_ns, "end_ns": time.time_ns(), "skipped": in_a_line(error)}
 
