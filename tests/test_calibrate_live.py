@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 import joulemap
-from joulemap.calibrating import Candidates, _shelf, calibrate
+from joulemap.calibrating import Candidates, _shelf, calibrate, covered_by
 from joulemap.calibration.book import Book, Calibration
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import WORTH
@@ -22,6 +22,7 @@ from joulemap.calibration.recorded import CALIBRATION
 from joulemap.errors import InputError
 from joulemap.recording.info import save_info
 from joulemap.replaying import Replays
+from joulemap.units import fmt_share
 
 from .environment import uncovered
 
@@ -89,10 +90,11 @@ def test_a_recording_is_accounted_by_what_its_operations_cost(
     path = calibrated[0] / "r.joulemap"
     recording = joulemap.load(path)
     found = Calibration.from_json(recording.info.extra[CALIBRATION])
-    assert 0 < Candidates.of(recording).covered(found.costs) <= 1
+    assert 0 < Candidates.of(recording).busy.covered(found.costs) <= 1
     footprint = joulemap.account(path, "calibrated")
     footprint.check()
-    assert any("of the busy time of CPU is calibrated" in note for note in footprint.notes)
+    said = f"{fmt_share(covered_by(found, recording))} of the busy time of CPU is calibrated"
+    assert any(said in note for note in footprint.notes)
     assert footprint.measured_j == pytest.approx(joulemap.account(path).measured_j)
     kept = {name: value for name, value in recording.info.extra.items() if name != CALIBRATION}
     recording.info = replace(recording.info, extra=kept)
@@ -122,7 +124,7 @@ def test_what_takes_a_percent_is_replayed_even_where_most_is_known(
     path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
     recording = joulemap.load(path)
     candidates = Candidates.of(recording)
-    shares = {one: busy / candidates.total_s for one, busy in candidates.seconds.items()}
+    shares = {one: its_s / candidates.busy.total_s for one, its_s in candidates.busy.seconds.items()}
     left_out = next(one for one, share in reversed(shares.items()) if share >= WORTH)
     cost = Cost(1.0, 1e-3, 0.01, 2)
     asked: list[Replays] = []

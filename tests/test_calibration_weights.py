@@ -13,14 +13,15 @@ import pytest
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.api import load
 from joulemap.calibration.book import Calibration
+from joulemap.calibration.busy import Busy
 from joulemap.calibration.cost import TRANSFER_RMS, Cost
-from joulemap.calibration.operation import Operation, busy_s, by_time, places
-from joulemap.calibration.recorded import CALIBRATION, SIGNATURES, Calibrated, calibrated
-from joulemap.calibration.weights import UNSEEN_RMS, weigh, what_is_left
+from joulemap.calibration.operation import COVERED, Operation, busy_s, by_time, own_seconds, places
+from joulemap.calibration.recorded import CALIBRATION, SIGNATURES, Calibrated, Closure, calibrated
+from joulemap.calibration.weights import UNSEEN_RMS, Weights, weigh, what_is_left
 from joulemap.devices import Domain
 from joulemap.errors import InputError
 from joulemap.recording import RecordingInfo, RecordingWriter
-from joulemap.traces import EventTrace, PowerTrace, Steps
+from joulemap.traces import NO_STEP, EventTrace, PowerTrace, Steps
 
 from .calibrated_recordings import called
 from .recordings import unsynced
@@ -41,7 +42,7 @@ def test_a_place_knows_its_busy_time_and_how_often_it_ran():
     found = {place.name: (place.busy_s, place.executions) for place in here}
     assert found == {"net/mm": (3.0, 1), "net/add": (1.0, 1)}
     assert busy_s(events, "GPU:0") == pytest.approx(5.0)
-    seconds = by_time(here)
+    seconds = by_time(here, own_seconds(events))
     assert [operation.op for operation in seconds] == ["mm", "add"]
 
 
@@ -57,7 +58,7 @@ def test_of_a_place_with_several_operations_the_larger_take_longer():
     small, large = called("mm", [8, 8]), called("mm", [9000, 1000], types='["half"]')
     several = called("mm", [], shapes="[[[1000, 3000], [1000, 5000], []], [], null]", calls=2)
     unknown = called("mm", [], types="[]", shapes="")
-    seconds = by_time(places(events, "GPU:0", [small, large, several, unknown]))
+    seconds = by_time(places(events, "GPU:0", [small, large, several, unknown]), own_seconds(events))
     assert list(seconds.values()) == pytest.approx([2 * 18 / 30, 2 * 10 / 30, 2 / 30, 2 / 30], rel=1e-3)
 
 
@@ -71,7 +72,7 @@ def test_an_event_weighs_its_cost_over_its_time_here_and_others_what_kinds_do_on
         phase="forward",
     )
     here = places(events, "GPU:0", [called("mm", [8, 8], cold="1"), called("add", [8], cold="0")])
-    mm, add = by_time(here)
+    mm, add = by_time(here, own_seconds(events))
     costs = {mm: Cost(600.0, 2.0, 0.01, 2), add: Cost(100.0, 1.0, 0.02, 2)}
     found = weigh(events, here, Calibration("GPU:0", 0.0, costs))
     assert found.watts[1:] == pytest.approx([200, 200, 100, 150])
@@ -92,7 +93,7 @@ def test_what_runs_while_nothing_is_traced_is_no_part_of_what_could_be_covered()
         kind="kernel",
     )
     here = places(events, "GPU:0", [called("mm", [8, 8], phase="other")])
-    (mm,) = by_time(here)
+    (mm,) = by_time(here, own_seconds(events))
     known = Calibration("GPU:0", 0.0, {mm: Cost(600.0, 1.0, 0.01, 2)})
     steps = Steps.from_columns(start_ns=[0, S], end_ns=[S, 9 * S], traced=[True, False])
     assert weigh(events, here, known, steps=steps).covered == 1.0
@@ -112,7 +113,7 @@ def test_what_lasts_longer_than_by_itself_draws_idle_power_for_that(alone_s: flo
         name="net/mm", device="GPU:0", start_ns=[0], end_ns=[3 * S], kind="kernel", phase="forward"
     )
     here = places(events, "GPU:0", [called("mm", [8, 8])])
-    (mm,) = by_time(here)
+    (mm,) = by_time(here, own_seconds(events))
     found = weigh(events, here, Calibration("GPU:0", 50.0, {mm: Cost(600.0, alone_s, 0.01, 2)}))
     assert found.known_j == pytest.approx(here_j)
 
@@ -129,7 +130,7 @@ def test_idle_power_is_drawn_once_where_streams_work_side_by_side():
         phase="forward",
     )
     here = places(events, "GPU:0", [called("mm", [8, 8])])
-    (mm,) = by_time(here)
+    (mm,) = by_time(here, own_seconds(events))
     found = weigh(events, here, Calibration("GPU:0", 100.0, {mm: Cost(300.0, 1.0, 0.01, 2)}))
     assert found.known_j == pytest.approx(600)
 
@@ -148,7 +149,7 @@ def test_what_clocks_explain_is_not_longer(here_s: float, longer_s: float):
         phase="forward",
     )
     here = places(events, "GPU:0", [called("mm", [8, 8])])
-    (mm,) = by_time(here)
+    (mm,) = by_time(here, own_seconds(events))
     alone = Cost(400.0, 1.0, 0.01, 2, clock_mhz=1980.0)
     at = Calibration("GPU:0", 100.0, {mm: alone}).at(1650.0)
     assert weigh(events, here, at).known_j == pytest.approx(at.costs[mm].energy_j + 100 * longer_s)
@@ -165,7 +166,7 @@ def test_what_has_no_cost_weighs_what_its_like_does():
         phase="forward",
     )
     here = places(events, "GPU:0", [called("mm", [8, 8]), called("copy_", [8])])
-    mm, copy = by_time(here)
+    mm, copy = by_time(here, own_seconds(events))
     costs = {mm: Cost(2400.0, 8.0, 0.01, 2), copy: Cost(100.0, 1.0, 0.02, 2)}
     found = weigh(events, here, Calibration("GPU:0", 50.0, costs), rest=0.5)
     assert found.watts == pytest.approx([300, 100, 50, 100])
@@ -402,3 +403,44 @@ def test_a_cpu_that_is_slower_while_it_is_traced_adds_up(tmp_path: Path):
     closure = calibrated(load(tmp_path / "r.joulemap")).closure
     assert closure is not None
     assert closure.total == pytest.approx(1.0)
+
+
+def test_what_is_planned_is_of_what_is_said_to_be_calibrated():
+    """Operations between steps are seen by chance, and Python in steps has no cost: of the 10 s that count 8
+    are operations', half of them one's."""
+    steps = Steps.from_columns(start_ns=[0, 20 * S], end_ns=[10 * S, 30 * S], traced=[True, False])
+    mm, add, tanh = (Operation.of(called(op, [8])) for op in ("mm", "add", "tanh"))
+    events = EventTrace.from_columns(
+        name=["net/mm", "net/add", "net/(python)", "net/tanh"],
+        device="CPU",
+        start_ns=[0, 4 * S, 8 * S, 10 * S],
+        end_ns=[4 * S, 8 * S, 10 * S, 19 * S],
+        phase="forward",
+        kind=["op", "op", "runtime", "op"],
+        step=[0, 0, 0, NO_STEP],
+    )
+    signatures = [called("mm", [8]), called("add", [8]), called("tanh", [8])]
+    here = places(events, "CPU", signatures, steps)
+    found = Busy.of(events, "CPU", here, steps)
+    assert found.seconds == {mm: 4.0, add: 4.0, tanh: 0.0}
+    assert (found.total_s, found.operations_s) == (10.0, 8.0)
+    assert found.enough == pytest.approx(0.8 * COVERED)
+    known = Calibration("CPU", 1.0, {mm: Cost(1.0, 1.0, 0.01, 2)})
+    assert found.covered(known.costs) == weigh(events, here, known, steps=steps).covered == pytest.approx(0.4)
+    assert found.leaves([mm], [])
+    assert not found.leaves([mm], [add])
+    assert not found.leaves([mm, add], [])
+    outside = events.take(np.array([2, 3]))  # where operations are not in steps at all, all of them count
+    alone = Busy.of(outside, "CPU", places(outside, "CPU", signatures, steps), steps)
+    assert (alone.seconds, alone.total_s) == ({tanh: 9.0}, 11.0)
+
+
+def test_a_longer_budget_is_advised_where_it_would_replay_more():
+    """And not where all that is left is Python, or cannot be replayed."""
+    little = Calibrated(
+        Weights(np.zeros(0), np.zeros(0), 0.2, 1.0, 4.0), Calibration("CPU", 1.0, {}), Closure(0.2, 0.0, 0.7)
+    )
+    [more] = little.warnings()
+    [none] = replace(little, left=False).warnings()
+    assert "a longer --budget replays more operations" in more
+    assert "no longer --budget has more" in none

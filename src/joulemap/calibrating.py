@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from joulemap.calibration.book import Book, Calibration, Shelf
+from joulemap.calibration.busy import Busy
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
-from joulemap.calibration.operation import COVERED, WORTH, Operation, Place, busy_s, by_time, places
+from joulemap.calibration.operation import WORTH, Operation, Place, places
 from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.calibration.shared import part_of_others
+from joulemap.calibration.weights import weigh
 from joulemap.errors import InputError, MeterError
 from joulemap.meters.estimate import WATTS_PER_CORE
 from joulemap.recorder.finish import FLAGS
@@ -54,8 +56,7 @@ class Candidates:
 
     power: PowerTrace
     here: Sequence[Place]
-    seconds: Mapping[Operation, float]
-    total_s: float
+    busy: Busy
 
     @property
     def device(self) -> str:
@@ -71,12 +72,8 @@ class Candidates:
         for power in in_order(recording.power()):
             here = places(events, power.domain.device, rows, steps)
             if here:
-                return cls(power, here, by_time(here), busy_s(events, power.domain.device))
+                return cls(power, here, Busy.of(events, power.domain.device, here, steps))
         raise InputError("No device with a meter ran any operation whose inputs are known.")
-
-    def covered(self, known: Mapping[Operation, Any]) -> float:
-        """The share of busy time of the operations that are known."""
-        return sum(self.seconds.get(one, 0.0) for one in known) / self.total_s
 
 
 def _no_signatures(recording: Recording) -> InputError:
@@ -112,11 +109,11 @@ def calibrate(
     if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
-        known = book.add(shelf, found, candidates.seconds if again else ())
+        known = book.add(shelf, found, candidates.busy.seconds if again else ())
     here = replace(
         known,
-        costs={one: cost for one, cost in known.costs.items() if one in candidates.seconds},
-        skipped={one: why for one, why in known.skipped.items() if one in candidates.seconds},
+        costs={one: cost for one, cost in known.costs.items() if one in candidates.busy.seconds},
+        skipped={one: why for one, why in known.skipped.items() if one in candidates.busy.seconds},
         domain=candidates.power.domain.name,
     )
     info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
@@ -124,13 +121,23 @@ def calibrate(
     return here
 
 
+def covered_by(found: Calibration, recording: Recording) -> float:
+    """The share of the busy time that is calibrated, as the accounting says it."""
+    steps = recording.steps()
+    try:
+        here = places(recording.events(), found.device, signatures(recording), steps)
+        return weigh(recording.events(), here, found, steps=steps).covered
+    except InputError:  # nothing has a cost
+        return 0.0
+
+
 def _plan(
     candidates: Candidates, known: Mapping[Operation, Cost], budget_s: float, recording: Recording
 ) -> Replays:
-    total_s, covered = candidates.total_s, candidates.covered(known)
-    shares = {one.key: busy / total_s for one, busy in candidates.seconds.items() if one not in known}
+    busy, covered = candidates.busy, candidates.busy.covered(known)
+    shares = {one.key: its_s / busy.total_s for one, its_s in busy.seconds.items() if one not in known}
     reached = covered + np.cumsum(list(shares.values()))
-    needed = max(int(np.searchsorted(reached, COVERED)) + 1, sum(one >= WORTH for one in shares.values()))
+    needed = max(int(np.searchsorted(reached, busy.enough)) + 1, sum(one >= WORTH for one in shares.values()))
     device = _torch_device(candidates.device)
     asked = (min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
     passes, seconds = way(*asked, eased_part_s(device, budget_s))
@@ -142,10 +149,10 @@ def _plan(
         passes=passes,
         seconds=seconds,
         idle_s=IDLE_S,
-        enough=COVERED,
+        enough=busy.enough,
         worth=WORTH,
         flags=recording.info.extra.get(FLAGS, {}),
-        values=values(recording, candidates.seconds),
+        values=values(recording, candidates.busy.seconds),
     )
 
 

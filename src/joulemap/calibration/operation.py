@@ -200,14 +200,15 @@ def busy_s(events: EventTrace, device: str) -> float:
     return float(own_seconds(events)[on_device(events, device)].sum())
 
 
-def by_time(here: Sequence[Place]) -> dict[Operation, float]:
-    """The operations with their busy seconds, most first. Where a place has several, its time goes to them by
-    how much they were given: which of them took how long, its events do not tell."""
+def by_time(here: Sequence[Place], own_s: Float64) -> dict[Operation, float]:
+    """The operations with their busy seconds, ``own_s`` of each event, most first. Where a place has several,
+    its time goes to them by how much they were given: which of them took how long, its events do not tell."""
     seconds: dict[Operation, float] = {}
     for place in here:
+        busy_s = float(own_s[place.rows].sum())
         size = {one: calls * (SMALL + one.elements) for one, calls in place.calls.items()}
         for operation, part in size.items():
-            seconds[operation] = seconds.get(operation, 0.0) + place.busy_s * part / sum(size.values())
+            seconds[operation] = seconds.get(operation, 0.0) + busy_s * part / sum(size.values())
     return dict(sorted(seconds.items(), key=lambda one: -one[1]))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from joulemap.accounting.alike import told_apart
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
+from joulemap.calibration.busy import Busy
 from joulemap.calibration.operation import Operation, all_on_device, own_seconds, places
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
@@ -72,6 +73,8 @@ class Calibrated:
     closure: Closure | None
     provenance: str = "measured"
     """Of what the closure is a part: read off a meter, or estimated."""
+    left: bool = True
+    """Whether there are operations that nobody has tried to replay, and that would be."""
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
@@ -93,7 +96,9 @@ class Calibrated:
         if self.closure is None or (self.closure.is_told and self.closure.is_sound):
             return []
         if not self.closure.is_told:
-            return ["Little is calibrated: a longer --budget replays more operations, as far as they can be."]
+            more = "a longer --budget replays more operations, as far as they can be"
+            none = "the rest is not of operations that can be replayed, so that no longer --budget has more"
+            return [f"Little is calibrated: {more if self.left else none}."]
         return [f"The closure should be 90 to 110 %. {self._likely_cause()}"]
 
     def _likely_cause(self) -> str:
@@ -124,18 +129,19 @@ def calibrated(
     whole = recording.steps() if steps is None else steps
     here = places(events, calibration.device, signatures(recording), whole)
     weights = weigh(events, here, calibration, steps=whole)
+    left = Busy.of(events, calibration.device, here, whole).leaves(known.costs, known.skipped)
     drawn = _drawn(recording, calibration) if power is None else power
     if drawn is None or whole is None or not whole.traced.any():
-        return Calibrated(weights, calibration, None)
+        return Calibrated(weights, calibration, None, left=left)
     found = _sums(events, told_apart(whole), drawn, weights, calibration)
     if found.measured_j <= 0:
-        return Calibrated(weights, calibration, None)
+        return Calibrated(weights, calibration, None, left=left)
     unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
     weights = weigh(events, here, calibration, part, whole)
     sums_j = found.work_j - unknown_j, found.waiting_j, unknown_j
     closure = Closure(*(one / found.measured_j for one in sums_j))
-    return Calibrated(weights, calibration, closure, drawn.domain.provenance)
+    return Calibrated(weights, calibration, closure, drawn.domain.provenance, left)
 
 
 def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:

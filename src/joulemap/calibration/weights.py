@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulemap.accounting.attribute import step_of_event
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.calibration.book import Calibration
+from joulemap.calibration.busy import counted
 from joulemap.calibration.cost import TRANSFER_RMS
 from joulemap.calibration.operation import Operation, Place, all_on_device, own_seconds
 from joulemap.errors import InputError
@@ -67,9 +67,7 @@ def weigh(
     that have none, weigh ``rest`` times as much as their like. What could be covered is that of the traced
     ones of ``steps``: not start-up, nor what is between them."""
     chosen = all_on_device(events, calibration.device)
-    traced = np.zeros(0, bool) if steps is None else steps.traced
-    inside = np.append(traced, False)[step_of_event(events, steps)]  # of no step is the last one
-    counted = chosen & inside if (chosen & inside).any() else chosen
+    inside = counted(events, calibration.device, steps)
     seconds = own_seconds(events)
     watts, rms = np.full(len(events), np.nan), np.full(len(events), np.nan)
     share = np.zeros(len(events))
@@ -79,15 +77,15 @@ def weigh(
         part = known.seconds / place.busy_s
         watts[rows], share[rows] = known.energy_j / known.seconds, part
         rms[rows] = np.hypot(part * np.hypot(known.rms, known.transfer_rms), (1 - part) * BY_TIME_RMS)
-    known_s, all_s = float((share * seconds)[counted].sum()), float(seconds[counted].sum())
+    known_s, all_s = float((share * seconds)[inside].sum()), float(seconds[inside].sum())
     if not known_s:
         raise InputError(
             f"No operation on {calibration.device} has a calibrated cost.",
             "joulemap calibrate REC measures them.",
         )
-    known_j = float(np.nansum((watts * share * seconds)[counted]))
+    known_j = float(np.nansum((watts * share * seconds)[inside]))
     like_w = rest * _likely_w(events.name.words, parts)[events.name.codes]
-    unknown_j = float((like_w * (1 - share) * seconds)[counted].sum())
+    unknown_j = float((like_w * (1 - share) * seconds)[inside].sum())
     mixed = np.nan_to_num(watts) * share + like_w * (1 - share)
     rms[share < MOSTLY] = np.nan
     return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j, _looked(here))

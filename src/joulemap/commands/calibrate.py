@@ -95,7 +95,7 @@ def command(
 def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None:
     """Replay the operations of a recording, and say what they cost."""
     from joulemap.api import load
-    from joulemap.calibrating import Candidates, calibrate
+    from joulemap.calibrating import calibrate, covered_by
     from joulemap.calibration.book import Book
 
     recording, book = load(path), Book()
@@ -103,7 +103,7 @@ def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None
         found = calibrate(recording, budget_s, book, watching, again)
     if book.problem is not None:
         not_kept(book.problem)
-    covered = Candidates.of(recording).covered(found.costs)
+    covered = covered_by(found, recording)
     if as_json:
         print_json({**found.to_json(), "covered": covered})
     else:
