@@ -144,3 +144,34 @@ def test_what_takes_a_percent_is_replayed_even_where_most_is_known(
     with pytest.raises(InputError):
         calibrate(recording, 9.0, book, again=True)
     assert list(asked[-1].shares) == [one.key for one in shares]
+
+
+def test_what_the_recording_itself_knows_is_kept_where_nothing_else_does(
+    calibrated: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After ``--clear``, or with a cache folder that cannot be written; not what was found in other ways."""
+    path = shutil.copytree(calibrated[0] / "r.joulemap", tmp_path / "r.joulemap")
+    recording = joulemap.load(path)
+    before = Calibration.from_json(recording.info.extra[CALIBRATION])
+    asked: list[Replays] = []
+
+    def replayed(plan: Replays, _: object) -> tuple[list[object], list[object]]:
+        asked.append(plan)
+        return [], []
+
+    another = next(one for one in Candidates.of(recording).busy.seconds if one not in before.costs)
+    found = Calibration("CPU", 1.0, {another: Cost(1.0, 1e-3, 0.01, 1)})
+    monkeypatch.setattr("joulemap.calibrating.replayed", replayed)
+    monkeypatch.setattr("joulemap.calibrating._same_domain", lambda *_: None)
+    monkeypatch.setattr("joulemap.calibrating.understood", lambda *_: found)
+    monkeypatch.setattr("joulemap.calibrating.Busy.enough", 1.0)
+    (tmp_path / "file").write_text("")
+    after = calibrate(recording, 9.0, Book(tmp_path / "file"))
+    assert after.costs == {**before.costs, another: found.costs[another]}
+    assert not {one.key for one in before.costs} & set(asked[0].shares)
+    assert set(calibrate(joulemap.load(path), 9.0, Book(tmp_path / "file"), again=True).costs) == {another}
+    content = {**recording.info.extra[CALIBRATION], "shelf": "another driver"}
+    recording.info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: content})
+    assert set(calibrate(recording, 9.0, Book(tmp_path / "file")).costs) == {another}

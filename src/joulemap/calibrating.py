@@ -36,6 +36,8 @@ from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm
 
 IDLE_S = 2.0
+_SHELF = "shelf"
+"""What the costs in a recording belong to."""
 _NOT_REPLAYED = {
     "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
     "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
@@ -99,26 +101,39 @@ def _no_signatures(recording: Recording) -> InputError:
 def calibrate(
     recording: Recording, budget_s: float, book: Book, watching: Watching | None = None, again: bool = False
 ) -> Calibration:
-    """Replay what is not yet known, within the budget, or everything ``again``; the recording has the costs
-    then, and the book, if it can be written."""
+    """Replay what is not yet known, to the book or to the recording itself, within the budget, or everything
+    ``again``; the recording has the costs then, and the book, if it can be written."""
     candidates = Candidates.of(recording)
     _check_surroundings(recording)
     shelf = _shelf(recording, candidates.power)
-    known = None if again else book.find(shelf)
+    own = None if again else _own(recording, shelf)
+    kept = None if again else book.find(shelf)
+    known = own if kept is None else _both(own, kept)
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
     if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
-        known = book.add(shelf, found, candidates.busy.seconds if again else ())
+        known = _both(own, book.add(shelf, found, candidates.busy.seconds if again else ()))
     here = replace(
         known,
         costs={one: cost for one, cost in known.costs.items() if one in candidates.busy.seconds},
         skipped={one: why for one, why in known.skipped.items() if one in candidates.busy.seconds},
         domain=candidates.power.domain.name,
     )
-    info = replace(recording.info, extra={**recording.info.extra, CALIBRATION: here.to_json()})
-    save_info(recording.path, info)
+    content = {**here.to_json(), _SHELF: shelf.key}
+    save_info(recording.path, replace(recording.info, extra={**recording.info.extra, CALIBRATION: content}))
     return here
+
+
+def _own(recording: Recording, shelf: Shelf) -> Calibration | None:
+    """What the recording itself knows, where that was found as it would be now."""
+    content = recording.info.extra.get(CALIBRATION, {})
+    return Calibration.from_json(content) if content.get(_SHELF) == shelf.key else None
+
+
+def _both(own: Calibration | None, kept: Calibration) -> Calibration:
+    """What is kept for others, and beside it what a recording itself knows."""
+    return kept if own is None else own.joined(kept)
 
 
 def covered_by(found: Calibration, recording: Recording) -> float:
