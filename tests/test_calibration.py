@@ -21,7 +21,7 @@ from joulemap.calibrating import _shelf, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import Calibrated, Closure, in_order, values
+from joulemap.calibration.recorded import Calibrated, Closure, calibrated, in_order, values
 from joulemap.calibration.weights import Weights
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
@@ -245,22 +245,29 @@ def test_what_adds_up_to_what_was_measured_is_as_sure_as_what_is_left():
 
 
 @pytest.mark.parametrize(
-    ("versions", "words"),
+    ("versions", "op", "words"),
     [
-        ({"jax": "0.8"}, "JAX has kernels only inside"),
-        ({"tensorflow": "2.21", "keras": "3"}, "TensorFlow does not say what they were called with"),
-        ({"torch": "2.13", "tensorflow": "2.21"}, "none of its steps was traced"),
-        ({}, "used no PyTorch"),
+        ({"jax": "0.8"}, "dot", "JAX has kernels only inside"),
+        ({"jax": "0.8", "tensorflow": "2.21"}, "dot_general", "JAX has kernels only inside"),
+        ({"jax": "0.8", "tensorflow": "2.21"}, "_FusedMatMul", "TensorFlow does not say what they"),
+        ({"tensorflow": "2.21", "keras": "3"}, "a", "TensorFlow does not say what they were called with"),
+        ({"torch": "2.13", "tensorflow": "2.21"}, "a", "none of its steps was traced"),
+        ({}, "a", "used no PyTorch"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_with_the_reason(
-    tmp_path: Path, versions: dict[str, str], words: str
+    tmp_path: Path, versions: dict[str, str], op: str, words: str
 ):
+    """The same one by whoever is asked; other frameworks may have been imported, too."""
     writer = RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo(versions=versions))
-    writer.put_events(EventTrace.from_columns(name="a", device="GPU:0", start_ns=[0], end_ns=[S]))
+    one = EventTrace.from_columns(name=f"a/{op}", op=op, device="GPU:0", start_ns=[0], end_ns=[S], kind="op")
+    writer.put_events(one)
     writer.finish("complete", (0, S))
     with pytest.raises(InputError, match=words):
         CliRunner().invoke(command, [str(writer.path)], catch_exceptions=False)
+    with pytest.raises(InputError, match="not calibrated") as raised:
+        calibrated(Recording.open(writer.path))
+    assert words in raised.value.hint
 
 
 def test_the_driver_of_a_gpu_is_known_where_there_is_one(tmp_path: Path):

@@ -104,3 +104,22 @@ def test_a_bar_says_what_the_budget_buys_where_it_is_a_terminal(
     said = capsys.readouterr()
     assert "50.0 % of busy time, 90.0 % in the end" in said.err
     assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--calls", "torch", "--project"], "--project"),
+        (["--calls", "torch", "--isolate"], "--isolate"),
+        (["--overhead", "0"], "--overhead 0"),
+    ],
+)
+def test_what_traces_nothing_is_refused_before_the_program_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    done = CliRunner().invoke(command_run.command, ["--calibrate", *options, "x.py"])
+    assert isinstance(done.exception, InputError)
+    assert done.exception.message.startswith(f"With {why} no step is traced")
+    assert [one.name for one in tmp_path.iterdir()] == ["x.py"]

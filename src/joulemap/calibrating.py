@@ -23,6 +23,7 @@ from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import WORTH, Operation, Place, places
 from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.calibration.shared import part_of_others
+from joulemap.calibration.unsigned import no_signatures
 from joulemap.calibration.weights import weigh
 from joulemap.errors import InputError, MeterError
 from joulemap.meters.estimate import WATTS_PER_CORE
@@ -38,10 +39,6 @@ from joulemap.units import fmt_pm
 IDLE_S = 2.0
 _SHELF = "shelf"
 """What the costs in a recording belong to."""
-_NOT_REPLAYED = {
-    "jax": "JAX has kernels only inside of the computations that it compiles as a whole",
-    "tensorflow": "TensorFlow does not say what they were called with, and fuses them in its graphs",
-}
 _AS_CALLED, _AT_CLOCKS, _WITH_VALUES = " as called", " at both clocks", " with values of all"
 _BY_OWN_TIME = " by own time"
 """Costs that were kept before replays were of the overload that was called are not found any more, nor those
@@ -69,33 +66,13 @@ class Candidates:
         """On the device that draws the most of those whose operations are known."""
         rows = signatures(recording)
         if not rows:
-            raise _no_signatures(recording)
+            raise no_signatures(recording)
         events, steps = recording.events(), recording.steps()
         for power in in_order(recording.power()):
             here = places(events, power.domain.device, rows, steps)
             if here:
                 return cls(power, here, Busy.of(events, power.domain.device, here, steps))
         raise InputError("No device with a meter ran any operation whose inputs are known.")
-
-
-def _no_signatures(recording: Recording) -> InputError:
-    """Why nothing can be replayed: another framework's program, or one that was not traced."""
-    versions = recording.info.versions
-    reasons = [why for name, why in _NOT_REPLAYED.items() if name in versions and "torch" not in versions]
-    if reasons:
-        return InputError(
-            f"Its operations cannot be replayed by themselves: {reasons[0]}.",
-            f"Their energy stays shared by time: joulemap show {recording.path}",
-        )
-    if "torch" not in versions:
-        return InputError(
-            "The program used no PyTorch, and only PyTorch's operations can be replayed.",
-            f"Its energy stays shared by time: joulemap show {recording.path}",
-        )
-    return InputError(
-        "The recording does not say what its operations were called with: none of its steps was traced.",
-        "Record more of them, with joulemap run or joulemap.record, and not with --overhead 0.",
-    )
 
 
 def calibrate(

@@ -13,6 +13,7 @@ from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.busy import Busy
 from joulemap.calibration.operation import Operation, all_on_device, own_seconds, places
+from joulemap.calibration.unsigned import no_signatures
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
@@ -121,7 +122,7 @@ def calibrated(
             "The recording is not calibrated.",
             f"joulemap calibrate {recording.path} measures its operations."
             if signatures(recording)
-            else "Nor can it be: only recordings of PyTorch say what operations were called with.",
+            else f"Nor can it be. {no_signatures(recording).message}",
         )
     known = Calibration.from_json(content)
     calibration = known.at(_clock_mhz(recording, known.device))

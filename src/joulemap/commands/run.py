@@ -135,6 +135,8 @@ def command(
     path = output or new_path(Path(program), rank)
     metered = _calls(calls, calls_in, fence, "" if module else program)
     asked = _Asked.of(plan, metered, project, protocol if isolate else None)
+    if calibrate:
+        _check_traced(asked.plan, project, isolate)
     if calibrate and rank is not None:
         raise InputError("--calibrate is for programs of one process.", "Calibrate a rank's recording alone.")
     runs = [
@@ -152,6 +154,16 @@ def command(
     ]
     _after(runs, rank, quiet, asked.calls is not None, budget if calibrate else None)
     end_like(next((ran.code for ran in runs if ran.code), 0))
+
+
+def _check_traced(plan: Plan, project: bool, isolate: bool) -> None:
+    """What is replayed is what traced steps were called with."""
+    if plan.overhead or plan.trace_all or plan.steps:
+        return
+    why = "--project" if project else "--isolate" if isolate else "--overhead 0"
+    raise InputError(
+        f"With {why} no step is traced, so that --calibrate has nothing to replay.", "Leave one of them out."
+    )
 
 
 @dataclass(frozen=True)
