@@ -134,6 +134,14 @@ def test_what_is_no_program_or_picture_is_refused(tmp_path: Path) -> None:
         assert why in done.stderr
 
 
+def test_a_recording_of_that_name_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('nothing to validate')")
+    for arguments, exists in (([], False), ([], True), (["--overwrite"], False)):
+        done = _validate(tmp_path, "--recording", "r.joulemap", *arguments, "a.py")
+        assert ("overwrite it with --overwrite" in done.stderr) == exists
+        assert ("nothing to validate" in done.stderr) != exists
+
+
 def _validate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "joulemap", "validate", *arguments],

@@ -5,19 +5,57 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from joulemap.calibration.book import Book, Calibration
+from joulemap.calibration.cost import Cost
+from joulemap.calibration.operation import Operation
+from joulemap.calibration.recorded import Calibrated, Closure
+from joulemap.calibration.weights import Weights
 from joulemap.devices import Domain
+from joulemap.validating import validate
 from joulemap.validating.easing import Easing
 from joulemap.validating.picture import page, picture
 from joulemap.validating.report import CALIBRATED, TIME, NotValidated, Report, Row
 from joulemap.validating.rules import Charge
 from joulemap.validating.table import print_report
 from joulemap.validating.truth import Truth
+
+from .calibrated_recordings import called
+
+
+def test_costs_that_were_known_before_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what validate can do about it: it has no --again, and its own recording may be gone."""
+    mm, add = (Operation.of(called(op, [8])) for op in ("mm", "add"))
+    cost = Cost(1.0, 1.0, 0.01, 2)
+
+    def calibrate(_: object, __: float, book: Book, ___: object = None) -> Calibration:
+        book.reused = [mm]
+        return Calibration("CPU", 1.0, {mm: cost, add: cost}, others=0.5)
+
+    monkeypatch.setattr("joulemap.validating.validate.load", lambda _: None)
+    monkeypatch.setattr("joulemap.validating.validate.calibrate", calibrate)
+    others, reused = validate._replayed(Path("r.joulemap"), 5.0)
+    assert "50.0 % of the processors' time" in others
+    assert reused.startswith("1 of 2 costs were known from earlier calibrations")
+    for said in (others, reused):
+        assert "joulemap calibrate --clear" in said
+        assert "--again" not in said
+
+
+def test_warnings_name_the_options_that_there_are() -> None:
+    weights = Weights(np.zeros(0), np.zeros(0), 0.8, 1.0, 1.0)
+    found = Calibrated(weights, Calibration("GPU:0", 1.0, {}), Closure(0.2, 0.3, 0.49))
+    assert "a longer --calibration replays more" in found.warnings("--calibration", "Anew.")[0]
+    off = replace(found, closure=Closure(1.0, 0.1, 0.1))
+    assert off.warnings("--calibration", "Anew.")[0].endswith("while it was calibrated? Anew.")
+
 
 GPU = Domain("GPU:0", "GPU:0", sensor="synthetic")
 

@@ -86,6 +86,7 @@ def calibrate(
     own = None if again else _own(recording, shelf)
     kept = None if again else book.find(shelf)
     known = own if kept is None else _both(own, kept)
+    book.reused = () if known is None else candidates.busy.seconds.keys() & known.costs.keys()
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
     if known is None or plan.goal > plan.known:
         lines, powers = replayed(plan, watching)

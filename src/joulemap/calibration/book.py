@@ -58,14 +58,14 @@ class Calibration:
         """What waiting weighs in the accounting, by the domain."""
         return {self.domain or self.device: self.idle_w}
 
-    def remarks(self) -> list[str]:
-        """What to say where others used the device: what they do to caches and clocks is in the costs."""
+    def remarks(self, again: str = "Calibrate with --again when they have ended.") -> list[str]:
+        """What to say where others used the device: what they do to caches and clocks is in the costs. And
+        how to measure ``again``."""
         if self.others <= MOST_OF_OTHERS:
             return []
         return [
             f"Other processes had {fmt_share(self.others)} of the processors' time while operations were "
-            "replayed: costs may be further off than their intervals say. Calibrate with --again when they "
-            "have ended."
+            f"replayed: costs may be further off than their intervals say. {again}"
         ]
 
     def at(self, clock_mhz: float) -> Calibration:
@@ -135,11 +135,13 @@ class Shelf:
 
 
 class Book:
-    """The file that holds them. Where it cannot be written, ``problem`` says why."""
+    """The file that holds them. Where it cannot be written, ``problem`` says why. ``reused`` are operations
+    of the last recording whose costs were known before it was calibrated."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = (folder or cache_folder()) / "calibrations.json"
         self.problem: InputError | None = None
+        self.reused: Collection[Operation] = ()
 
     def find(self, shelf: Shelf) -> Calibration | None:
         """What is known of a device; None where nothing is."""

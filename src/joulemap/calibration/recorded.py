@@ -28,6 +28,7 @@ _SOUND = (0.9, 1.1)
 """Outside of this the costs do not add up to what was measured."""
 _CONSTANT = 0.001
 """Watts that differ by less do not change."""
+_AGAIN = "joulemap calibrate REC --again measures all of it anew."
 _WORTH_SAYING = 0.005
 """What adds less than that to the sum is not told apart."""
 
@@ -92,22 +93,20 @@ class Calibrated:
             )
         return said
 
-    def warnings(self) -> list[str]:
-        """That it does not add up, and why that may be."""
+    def warnings(self, budget: str = "--budget", again: str = _AGAIN) -> list[str]:
+        """That it does not add up, and why that may be. ``budget`` is the option that has more replayed, and
+        ``again`` says how to measure anew."""
         if self.closure is None or (self.closure.is_told and self.closure.is_sound):
             return []
         if not self.closure.is_told:
-            more = "a longer --budget replays more operations, as far as they can be"
-            none = "the rest is not of operations that can be replayed, so that no longer --budget has more"
+            more = f"a longer {budget} replays more operations, as far as they can be"
+            none = f"the rest is not of operations that can be replayed, so that no longer {budget} has more"
             return [f"Little is calibrated: {more if self.left else none}."]
-        return [f"The closure should be 90 to 110 %. {self._likely_cause()}"]
+        return [f"The closure should be 90 to 110 %. {self._likely_cause()} {again}"]
 
     def _likely_cause(self) -> str:
         where = "at its power cap, at other clocks or " * (not self.calibration.is_of_cpu)
-        return (
-            f"Was the device {where}used by another process, in the recording or while it was calibrated? "
-            "joulemap calibrate REC --again measures all of it anew."
-        )
+        return f"Was the device {where}used by another process, in the recording or while it was calibrated?"
 
 
 def calibrated(

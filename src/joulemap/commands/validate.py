@@ -85,6 +85,7 @@ _PICTURES = (".svg", ".html")
 @click.option(
     "--recording", type=click.Path(path_type=Path), metavar="REC", help="Keep the recording of the run."
 )
+@click.option("--overwrite", is_flag=True, help="Replace a picture, page or recording of that name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.argument("program", metavar="PROGRAM")
@@ -101,6 +102,7 @@ def command(
     seed: int,
     stop: bool,
     recording: Path | None,
+    overwrite: bool,
     as_json: bool,
     module: bool,
     program: str,
@@ -125,7 +127,7 @@ def command(
     whole = [*(["-m"] if module else []), program, *arguments]
     with tempfile.TemporaryDirectory() as scratch:
         path = recording or Path(scratch) / "validate.joulemap"
-        found = experiment(whole, path, wanted, warm_up, _say)
+        found = experiment(whole, path, wanted, warm_up, _say, overwrite)
         report = _report(path, found, calibration)
     if report is not None:
         _show(report, as_json, output)

@@ -34,6 +34,7 @@ from joulemap.validating.truth import FEWEST, Truth, step_energy_j, truths
 MOST_OF_OTHERS = 0.1
 TRACED = 5
 """Steps that are traced after the warm-up: one session."""
+_AGAIN = "joulemap calibrate --clear forgets what is stored; the next validation measures all of it anew."
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 """How programs end that were interrupted: by the signal, or as a shell would say it."""
 
@@ -63,16 +64,29 @@ class Experiment:
 
 
 def experiment(
-    program: Sequence[str], path: Path, wanted: Wanted, warm_up: int, say: Callable[[str], None]
+    program: Sequence[str],
+    path: Path,
+    wanted: Wanted,
+    warm_up: int,
+    say: Callable[[str], None],
+    overwrite: bool = False,
 ) -> Experiment:
     """Run ``python PROGRAM…``, with its output on standard error, and order repetitions meanwhile; ``say`` is
-    told of each."""
+    told of each. ``overwrite`` replaces a recording of that name."""
     with tempfile.TemporaryDirectory() as folder:
         referee = Referee(path, Path(folder), wanted, say).start()
         plan = Plan(steps=((warm_up, warm_up + TRACED - 1),))
         first = max(min(FIRST, warm_up - WAYS), 0) if warm_up else None
         try:
-            ran = run(program, path, plan, output_to_errors=True, experiment=Path(folder), caches=first)
+            ran = run(
+                program,
+                path,
+                plan,
+                overwrite=overwrite,
+                output_to_errors=True,
+                experiment=Path(folder),
+                caches=first,
+            )
         finally:
             referee.stop()
     if ran.problem is not None:
@@ -145,13 +159,20 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
 
 
 def _replayed(path: Path, calibrate_s: float) -> list[str]:
-    """Replay the operations by themselves, now that the device is free, or say why not."""
+    """Replay the operations by themselves, now that the device is free; what to say of it, or why not."""
+    if calibrate_s <= 0:
+        return []
     try:
-        if calibrate_s > 0:
-            calibrate(load(path), calibrate_s, Book())
+        found = calibrate(load(path), calibrate_s, book := Book())
     except JoulemapError as error:
         return [f"Not calibrated: {error.message}"]
-    return []
+    said = found.remarks(_AGAIN)
+    if book.reused:
+        said.append(
+            f"{len(book.reused)} of {len(found.costs)} costs were known from earlier calibrations, and were "
+            f"not measured again. {_AGAIN}"
+        )
+    return said
 
 
 def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[Calibrated | None, list[str]]:
@@ -163,7 +184,7 @@ def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[
         return None, [f"Not calibrated: {error.message}"]
     if power.domain.name not in found.calibration.idle_weight:
         return None, [f"{', '.join(found.calibration.idle_weight)} was calibrated, not {power.domain.name}."]
-    return found, [*found.notes(), *found.warnings()]
+    return found, [*found.notes(), *found.warnings("--calibration", _AGAIN)]
 
 
 def _idle_w(costs: Calibrated | None, power: PowerTrace) -> float:
