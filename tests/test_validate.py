@@ -124,14 +124,19 @@ def test_a_program_that_fails_keeps_its_exit_code(tmp_path: Path) -> None:
 
 def test_what_is_no_program_or_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("print('nothing to validate')")
+    (tmp_path / "a.svg").write_text("drawn before")
     for arguments, why in (
         (["gone.py"], "does not exist"),
+        (["-o", "a.svg", "a.py"], "replace it with --overwrite"),
+        (["-o", "gone/x.svg", "a.py"], "x.svg cannot be written"),
         (["-o", "a.png", "a.py"], ".svg or .html"),
         (["a.py"], "Nothing could be validated: the program ended before it was traced"),
     ):
         done = _validate(tmp_path, *arguments)
         assert done.returncode == 2
         assert why in done.stderr
+        assert ("nothing to validate" in done.stderr) == (arguments == ["a.py"])
+    assert (tmp_path / "a.svg").read_text() == "drawn before"
 
 
 def test_a_recording_of_that_name_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from joulemap.calibration.book import Book, Calibration
+from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
 from joulemap.calibration.recorded import Calibrated, Closure
@@ -47,6 +47,26 @@ def test_costs_that_were_known_before_are_said(monkeypatch: pytest.MonkeyPatch) 
     for said in (others, reused):
         assert "joulemap calibrate --clear" in said
         assert "--again" not in said
+
+
+def test_costs_that_cannot_be_kept_or_read_are_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def calibrate(_: object, __: float, book: Book, ___: object = None) -> Calibration:
+        return book.add(Shelf("here", "CPU", "", "torch"), Calibration("CPU", 1.0, {}))
+
+    monkeypatch.setattr("joulemap.validating.validate.load", lambda _: None)
+    monkeypatch.setattr("joulemap.validating.validate.calibrate", calibrate)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert validate._replayed(Path("r.joulemap"), 5.0) == []
+    (tmp_path / "joulemap" / "calibrations.json").write_text("{")
+    [damaged] = validate._replayed(Path("r.joulemap"), 5.0)
+    assert "is damaged. joulemap calibrate --clear deletes it" in damaged
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    [unkept] = validate._replayed(Path("r.joulemap"), 5.0)
+    assert unkept.startswith("The costs are not kept for the next time.")
+    assert "Set XDG_CACHE_HOME" in unkept
 
 
 def test_warnings_name_the_options_that_there_are() -> None:

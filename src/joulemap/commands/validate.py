@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,8 +122,8 @@ def command(
 
     if not module and not Path(program).exists():
         raise InputError(f"{program} does not exist.", "Give a script as for python, or a module with -m.")
-    if output is not None and output.suffix not in _PICTURES:
-        raise InputError(f"{output} is neither a picture nor a page.", "Call it .svg or .html.")
+    if output is not None:
+        _check_output(output, overwrite)
     wanted = Wanted(parse_share(precision), budget, times, seed, parse_share(least), modules, stop)
     whole = [*(["-m"] if module else []), program, *arguments]
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,6 +133,16 @@ def command(
     if report is not None:
         _show(report, as_json, output)
     end_like(found.failure)
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    """Before the program runs for nothing."""
+    if output.suffix not in _PICTURES:
+        raise InputError(f"{output} is neither a picture nor a page.", "Call it .svg or .html.")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists.", "Choose another with -o, or replace it with --overwrite.")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise InputError(f"{output} cannot be written.", "Choose a folder of yours that exists, with -o.")
 
 
 def _report(path: Path, found: Experiment, calibrate_s: float) -> Report | None:

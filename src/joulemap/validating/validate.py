@@ -165,8 +165,10 @@ def _replayed(path: Path, calibrate_s: float) -> list[str]:
     try:
         found = calibrate(load(path), calibrate_s, book := Book())
     except JoulemapError as error:
-        return [f"Not calibrated: {error.message}"]
+        return [f"Not calibrated: {_whole(error)}"]
     said = found.remarks(_AGAIN)
+    if book.problem is not None:
+        said.append(f"The costs are not kept for the next time. {_whole(book.problem)}")
     if book.reused:
         said.append(
             f"{len(book.reused)} of {len(found.costs)} costs were known from earlier calibrations, and were "
@@ -175,13 +177,18 @@ def _replayed(path: Path, calibrate_s: float) -> list[str]:
     return said
 
 
+def _whole(error: JoulemapError) -> str:
+    """With what to do about it."""
+    return f"{error.message} {error.hint}".strip()
+
+
 def _calibrated(recording: Recording, steps: Steps, power: PowerTrace) -> tuple[Calibrated | None, list[str]]:
     if CALIBRATION not in recording.info.extra:
         return None, []
     try:
         found = calibrated(recording, steps, power)
     except JoulemapError as error:
-        return None, [f"Not calibrated: {error.message}"]
+        return None, [f"Not calibrated: {_whole(error)}"]
     if power.domain.name not in found.calibration.idle_weight:
         return None, [f"{', '.join(found.calibration.idle_weight)} was calibrated, not {power.domain.name}."]
     return found, [*found.notes(), *found.warnings("--calibration", _AGAIN)]
