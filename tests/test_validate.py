@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,27 @@ def test_a_program_that_catches_nothing_ends_quietly_and_its_report_is_printed(t
     assert "KeyboardInterrupt" not in done.stderr
     assert "the budget is spent" in done.stdout
     assert "failed" not in done.stdout
+
+
+def test_a_program_that_somebody_interrupts_is_not_calibrated(tmp_path: Path) -> None:
+    """Whoever presses Ctrl-C wants it to end: what is known by then is said."""
+    (tmp_path / "train.py").write_text(MODEL + "while True:\n    step()\n")
+    words = ["--calibration", "600", "--modules", "0", "--warm-up", "2", "train.py"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "joulemap", "validate", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "JOULEMAP_METERS": ""},
+    ) as running:
+        assert running.stderr is not None
+        next(line for line in running.stderr if "block 1: " in line)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=300)
+    assert running.returncode == -signal.SIGINT
+    assert "The program was interrupted, so its operations were not calibrated." in said
+    assert "failed" not in said
 
 
 def test_a_program_that_fails_keeps_its_exit_code(tmp_path: Path) -> None:

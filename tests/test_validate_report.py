@@ -170,3 +170,31 @@ def test_a_module_that_holds_everything_leaves_operations_their_width() -> None:
     only = replace(report, rows=[one for one in report.rows if one.kind == "operation"])
     assert "modules" not in picture(only)
     assert "Nothing is known well enough: a larger --budget" in picture(replace(report, rows=[]))
+    early = replace(report, rows=[], reached="the program ended first")
+    assert "Nothing is known well enough: the program ended first." in picture(early)
+
+
+def test_where_modules_alone_are_known_the_legend_says_what_their_bars_are() -> None:
+    report = a_report()
+    modules = replace(report, rows=[one for one in report.rows if one.kind == "module"])
+    texts = [
+        one.text or "" for one in Xml.fromstring(picture(modules)).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert "by time: off by 10.0 % on the mean" in texts
+    assert "calibrated: off by 0.0 % on the mean" in texts
+    tiny = replace(modules, step_j=1000.0)  # nothing of it counts, and all of it is drawn
+    texts = [one.text or "" for one in Xml.fromstring(picture(tiny)).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"by time", "calibrated"} <= set(texts)
+
+
+def test_where_no_plain_step_was_seen_nothing_is_said_of_what_it_draws() -> None:
+    report = Report(GPU, [], [], 0.0, 0.0, 0, 1, "the program ended first")
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=160))
+    assert "No plain step was seen" in out.getvalue()
+    assert "1 block among 0 plain steps; the program ended first." in out.getvalue()
+    assert "0 J" not in out.getvalue()
+    assert (report.to_json()["step_j"], report.to_json()["step_s"]) == (None, None)
+    one = replace(report, steps=1, blocks=2, step_j=1.0, step_s=0.1)
+    print_report(one, Console(file=out, width=160))
+    assert "2 blocks among 1 plain step;" in out.getvalue()

@@ -14,7 +14,6 @@ _GROUP, _HEAD, _LEGEND = 3 * _BAR + _GAP, 30, 800.0
 _HEADS = {"operation": "operations", "module": "modules, with all that is in them, at a scale of their own"}
 _COLOURS = {"truth": "#57534e", TIME: "#e65100", CALIBRATED: "#0f766e"}
 _WORDS = {"truth": "truth, by repeating in place", TIME: "by time", CALIBRATED: "calibrated"}
-_NOTHING = "Nothing is known well enough: a larger --budget has more blocks of each."
 _LINES = (
     "line{stroke:#a8a29e}.e{stroke:#1c1917;stroke-width:1.5}"
     "@media(prefers-color-scheme:dark){.e{stroke:#e7e5e4}}"
@@ -39,7 +38,7 @@ def picture(report: Report, title: str = "Joules a step") -> str:
         *_legend(report),
     ]
     if not kinds:
-        parts.append(f'<text class="o" x="16" y="{_TOP + 14}">{_NOTHING}</text>')
+        parts.append(f'<text class="o" x="16" y="{_TOP + 14}">{escape(_nothing(report))}</text>')
     top = _TOP
     for kind, rows in kinds.items():
         parts += _panel(kind, rows, left, top)
@@ -59,12 +58,19 @@ def _bars(row: Row) -> list[Bar]:
     return found + [(rule, one.energy_j, one.low_j, one.high_j) for rule, one in row.charges.items()]
 
 
+def _nothing(report: Report) -> str:
+    why = "a larger --budget has more blocks of each" if report.is_spent else report.reached
+    return f"Nothing is known well enough: {why}."
+
+
 def _legend(report: Report) -> Iterator[str]:
+    """What is drawn, and how far off it is: of operations, or of modules where nothing else is known."""
+    drawn = {rule for row in report.rows if row.is_known for rule in row.charges}
     x = 16.0
     for what, word in _WORDS.items():
-        found = report.errors("operation", what) if what != "truth" else None
-        if what != "truth" and found is None:
+        if what != "truth" and what not in drawn:
             continue
+        found = next(filter(None, (report.errors(kind, what) for kind in _HEADS)), None)
         said = word if found is None else f"{word}: off by {fmt_share(found.mean)} on the mean"
         yield f'<rect x="{x:.0f}" y="36" width="12" height="12" fill="{_COLOURS[what]}"/>'
         yield f'<text class="o" x="{x + 18:.0f}" y="46">{escape(said)}</text>'

@@ -43,6 +43,7 @@ from joulemap.validating.plan import (
     steps_of_block,
     times,
 )
+from joulemap.validating.report import SPENT
 from joulemap.validating.stretch import Stretch, plain
 from joulemap.validating.target import Target, targets
 from joulemap.validating.truth import Truth, truths
@@ -263,7 +264,7 @@ class Referee:
         """Whether the time is up, though never before the first block is ordered."""
         if not self.blocks or time.monotonic() <= until_s:
             return False
-        self.reached = "the budget is spent"
+        self.reached = SPENT
         return True
 
     def _is_steady(self, power: PowerTrace) -> bool:

@@ -19,6 +19,9 @@ FORMAT = 1
 TIME, CALIBRATED = "time", "calibrated"
 
 
+SPENT = "the budget is spent"
+"""Why it ended, where a larger one would have had more blocks."""
+
 LEAST = 0.01
 """Of the energy of a step: what takes less is shown, and does not count."""
 
@@ -111,7 +114,8 @@ class NotValidated:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found on one domain: rows most energy first, ``step_j`` is what a plain step draws."""
+    """What was found on one domain: rows most energy first, ``step_j`` is what a plain step draws, of which
+    ``steps`` were seen."""
 
     domain: Domain
     rows: Sequence[Row]
@@ -123,6 +127,10 @@ class Report:
     reached: str
     easing: Easing | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.reached == SPENT
 
     def of(self, kind: str) -> list[Row]:
         """Rows that are known, of operations or of modules."""
@@ -170,8 +178,8 @@ class Report:
             "reached": self.reached,
             "steps": self.steps,
             "blocks": self.blocks,
-            "step_j": self.step_j,
-            "step_s": self.step_s,
+            "step_j": self.step_j if self.steps else None,
+            "step_s": self.step_s if self.steps else None,
             "easing": None if self.easing is None else asdict(self.easing),
             "truths_j": self.sum_j("operation"),
             "rows": [row.to_json() for row in self.rows],

@@ -34,6 +34,7 @@ def print_report(report: Report, out: Console) -> None:
 def sentences(report: Report) -> Iterator[str]:
     """What the rows come to."""
     drawn = f"A plain step draws {fmt(report.step_j, 'J')} in {fmt_seconds(report.step_s)}"
+    drawn = drawn if report.steps else "No plain step was seen, with which blocks could be compared"
     yield f"{drawn} ({report.domain.name}, {report.domain.provenance})."
     for kind in _KINDS:
         for rule, word in _WORDS.items():
@@ -49,10 +50,15 @@ def sentences(report: Report) -> Iterator[str]:
     without = sum(not one.costed for row in report.rows for one in row.charges.values())
     if without:
         yield f"In brackets: {without} without a cost, which weigh what their like do."
-    yield f"{report.blocks} blocks among {report.steps} plain steps; {report.reached}."
+    blocks, steps = _counted(report.blocks, "block"), _counted(report.steps, "plain step")
+    yield f"{blocks} among {steps}; {report.reached}."
     if report.domain.provenance == "estimated":
         yield "This machine has no meter: all of it is validated against an estimate, which proves nothing."
     yield from report.notes
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _sums(report: Report) -> str:

@@ -56,6 +56,11 @@ class Experiment:
     problem: str
     failure: int
 
+    @property
+    def interrupted(self) -> bool:
+        """By somebody who wants it to end."""
+        return self.failure in INTERRUPTED
+
     @classmethod
     def of(cls, referee: Referee, code: int) -> Experiment:
         """When it is over."""
@@ -95,15 +100,15 @@ def experiment(
 
 
 def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
-    """Everything that there is to say about a program's run; calibrated before, for so long, or with the
-    costs that the recording carries."""
+    """Everything that there is to say about a program's run; calibrated before, for so long unless it was
+    interrupted, or with the costs that the recording carries."""
     power = next((one for one in load(path).power() if one.domain.name == found.domain), None)
     if power is None or not found.targets:
         raise InputError(
             f"Nothing could be validated: {found.problem or found.reached}.",
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
-    missing = _replayed(path, calibrate_s)
+    missing = _replayed(path, 0.0 if found.interrupted else calibrate_s)
     recording = load(path)
     own = own_power(recording, power)
     stretches = clocked(found.stretches, recording, power.domain.device)
@@ -238,6 +243,8 @@ def _notes(found: Experiment, rows: Sequence[Row]) -> list[str]:
         notes.append(f"Before {found.restless} of {found.blocks} blocks the power was not level in time.")
     if found.problem:
         notes.append(f"The experiment ended early: {found.problem}.")
-    if found.failure:
+    if found.interrupted:
+        notes.append("The program was interrupted, so its operations were not calibrated.")
+    elif found.failure:
         notes.append(f"The program failed (exit code {found.failure}).")
     return notes
