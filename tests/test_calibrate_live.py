@@ -141,9 +141,19 @@ def test_what_takes_a_percent_is_replayed_even_where_most_is_known(
         with pytest.raises(InputError) if without else nullcontext():
             calibrate(recording, 9.0, book)
     assert [list(plan.shares) for plan in asked] == [[left_out.key]]
+    assert [list(plan.refined) for plan in asked] == [[]]
     with pytest.raises(InputError):
         calibrate(recording, 9.0, book, again=True)
     assert list(asked[-1].shares) == [one.key for one in shares]
+    once = [one for one in shares if shares[one] >= WORTH][:2]
+    book.add(
+        _shelf(recording, candidates.power),
+        Calibration("CPU", 1.0, dict.fromkeys(once, replace(cost, passes=1))),
+        once,
+    )
+    with pytest.raises(InputError):
+        calibrate(recording, 9.0, book)
+    assert list(asked[-1].refined) == [one.key for one in once]
 
 
 def test_what_the_recording_itself_knows_is_kept_where_nothing_else_does(

@@ -34,7 +34,15 @@ from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_by
 SQUARE = Operation("aten::mm", "[[8, 8], [8, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]")
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
-PLAN |= {"first_s": 30.0, "eased_s": 0.0, "enough": 0.95, "worth": 0.5, "flags": {}, "values": {}}
+PLAN |= {
+    "first_s": 30.0,
+    "eased_s": 0.0,
+    "enough": 0.95,
+    "worth": 0.5,
+    "flags": {},
+    "values": {},
+    "refined": [],
+}
 
 
 def test_a_plan_is_replayed_in_turns_and_what_fails_is_left_out_by_name() -> None:
@@ -119,6 +127,23 @@ def test_a_budget_buys_what_it_can_and_at_least_one(monkeypatch: pytest.MonkeyPa
     assert passes(60.0, 30.0) == {one.key: 2 for one in many}
     assert passes(15.0, 10.0, at_least=1) == {one.key: 2 if one in many[:6] else 1 for one in many}
     assert passes(60.0, 30.0, at_least=3) == {one.key: 3 for one in many}
+
+
+def test_what_was_replayed_once_before_is_replayed_again_after_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as there is time, by a clock that goes on by a second whenever it is looked at."""
+    monkeypatch.setattr("joulemap.frameworks.torch.replayer.WARM_UP_S", 0.001)
+    new, *once = [replace(SQUARE, scalars=json.dumps([None, None, number])).key for number in range(3)]
+    plan = {**PLAN, "shares": [[new, 0.5]], "known": 0.5, "seconds": 0.001, "refined": once}
+
+    def keys(budget_s: float) -> list[str]:
+        ticks = count()
+        return [line["key"] for line in replays({**plan, "budget_s": budget_s}, lambda: float(next(ticks)))]
+
+    assert keys(60.0) == [new, "", *once, new, ""]
+    assert keys(3.0) == [new, "", *once, ""]
+    assert [line["key"] for line in replays({**plan, "shares": []})] == ["", *once, ""]
 
 
 def test_what_chooses_an_algorithm_is_set_where_operations_are_replayed() -> None:

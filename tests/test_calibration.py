@@ -67,6 +67,27 @@ def test_the_cost_of_an_execution_and_its_spread_over_passes():
     assert Cost.from_json(json.loads(json.dumps(found["mm"].to_json()))) == found["mm"]
 
 
+def test_a_cost_of_one_pass_is_refined_by_a_later_calibration(tmp_path: Path):
+    """Two passes are surer than one, unless they are far apart; what nobody looked at again is as it was."""
+    one = Operation.of(called("mm", [8]))
+    shelf, book = Shelf("here", "GPU:0", "", "torch"), Book(tmp_path)
+    first = Cost(1.0, 0.01, 0.02, 1, 1500.0, eased_j=1.2, eased_mhz=1900.0, eased_s=0.009)
+
+    def kept(later: Cost) -> Cost:
+        book.path.unlink(missing_ok=True)
+        for cost in (first, later):
+            found = book.add(shelf, Calibration("GPU:0", 1.0, {one: cost}))
+        return found.costs[one]
+
+    both = kept(Cost(1.02, 0.01, 0.02, 1, 1520.0))
+    assert (both.energy_j, both.passes, both.clock_mhz) == (pytest.approx(1.01), 2, 1510.0)
+    assert both.rms == pytest.approx(0.02 / np.sqrt(2))
+    assert (both.eased_j, both.eased_mhz, both.eased_s) == (1.2, 1900.0, 0.009)
+    assert kept(Cost(1.5, 0.01, 0.02, 1, 1500.0)).rms == pytest.approx(0.2)
+    assert kept(Cost(1.5, 0.01, 0.01, 2, 1500.0)).energy_j == 1.5
+    assert kept(Cost(1.5, 0.01, 0.01, 2, 1500.0, 1.6, 1950.0)).eased_mhz == 1950.0
+
+
 @pytest.mark.parametrize("others", [1, 3, 8])
 def test_one_disturbed_operation_does_not_make_all_others_unsure(others: int):
     """It has its own spread, by which it cannot be told from nothing; the others know what they know."""

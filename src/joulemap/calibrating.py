@@ -86,9 +86,9 @@ def calibrate(
     own = None if again else _own(recording, shelf)
     kept = None if again else book.find(shelf)
     known = own if kept is None else _both(own, kept)
-    book.reused = () if known is None else candidates.busy.seconds.keys() & known.costs.keys()
+    before = {} if known is None else known.costs
     plan = _plan(candidates, {} if known is None else known.costs, budget_s, recording)
-    if known is None or plan.goal > plan.known:
+    if known is None or plan.goal > plan.known or plan.refined:
         lines, powers = replayed(plan, watching)
         found = understood(lines, _same_domain(powers, candidates.power), candidates.device)
         known = _both(own, book.add(shelf, found, candidates.busy.seconds if again else ()))
@@ -98,6 +98,7 @@ def calibrate(
         skipped={one: why for one, why in known.skipped.items() if one in candidates.busy.seconds},
         domain=candidates.power.domain.name,
     )
+    book.reused = [one for one, cost in here.costs.items() if before.get(one) == cost]
     content = {**here.to_json(), _SHELF: shelf.key}
     save_info(recording.path, replace(recording.info, extra={**recording.info.extra, CALIBRATION: content}))
     return here
@@ -110,8 +111,13 @@ def _own(recording: Recording, shelf: Shelf) -> Calibration | None:
 
 
 def _both(own: Calibration | None, kept: Calibration) -> Calibration:
-    """What is kept for others, and beside it what a recording itself knows."""
-    return kept if own is None else own.joined(kept)
+    """What is kept for others, and beside it what a recording itself knows, or knows better."""
+    if own is None:
+        return kept
+    better = {
+        one for one, cost in own.costs.items() if one in kept.costs and cost.passes > kept.costs[one].passes
+    }
+    return own.joined(kept.without(better))
 
 
 def covered_by(found: Calibration, recording: Recording) -> float:
@@ -131,8 +137,9 @@ def _plan(
     shares = {one.key: its_s / busy.total_s for one, its_s in busy.seconds.items() if one not in known}
     reached = covered + np.cumsum(list(shares.values()))
     needed = max(int(np.searchsorted(reached, busy.enough)) + 1, sum(one >= WORTH for one in shares.values()))
+    refined = [one.key for one in busy.seconds if one in known and known[one].passes == 1]
     device = _torch_device(candidates.device)
-    asked = (min(needed, len(shares)), budget_s, IDLE_S, candidates.power.period_s)
+    asked = (min(needed, len(shares)) or len(refined), budget_s, IDLE_S, candidates.power.period_s)
     passes, seconds = way(*asked, eased_part_s(device, budget_s))
     return Replays(
         device=device,
@@ -146,6 +153,7 @@ def _plan(
         worth=WORTH,
         flags=recording.info.extra.get(FLAGS, {}),
         values=values(recording, candidates.busy.seconds),
+        refined=refined,
     )
 
 

@@ -57,6 +57,8 @@ class Replays:
     flags: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """What operands held in the program, as far as that was seen."""
+    refined: Sequence[str] = ()
+    """What was replayed once before, most busy time first: again, after the first pass over all else."""
 
     @property
     def eased_s(self) -> float:
@@ -211,7 +213,7 @@ def bought(plan: Replays, lines: Sequence[Mapping[str, Any]]) -> Bought:
     """How far these lines are. What is replayed once is bought: the later passes are paid for."""
     passes = [one for one in lines if one.get("key") and "skipped" not in one]
     seen = {one["key"] for one in passes}
-    covered = plan.known + sum(plan.shares[key] for key in seen)
+    covered = plan.known + sum(plan.shares.get(key, 0.0) for key in seen)
     failed = {one["key"] for one in lines if "skipped" in one}
     to_come = [share for key, share in plan.shares.items() if key not in seen | failed]
     spent_s = (lines[-1]["end_ns"] - lines[0]["start_ns"]) / NS_PER_S if lines else 0.0

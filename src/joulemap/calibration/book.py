@@ -101,6 +101,11 @@ class Calibration:
         costs = {one: cost for one, cost in self.costs.items() if one not in operations}
         return replace(self, costs=costs)
 
+    def refined(self, later: Calibration) -> Calibration:
+        """Both, with what the later one tells of costs that are there already."""
+        again = {one: self.costs[one].refined(cost) for one, cost in later.costs.items() if one in self.costs}
+        return self.joined(replace(later, costs={**later.costs, **again}))
+
     def joined(self, later: Calibration) -> Calibration:
         """Both, the later one where they differ."""
         skipped = {one: why for one, why in self.skipped.items() if one not in later.costs}
@@ -166,7 +171,7 @@ class Book:
     def _with(self, shelf: Shelf, found: Calibration, anew: Collection[Operation]) -> dict[str, Calibration]:
         shelves = self._read()
         before = shelves.get(shelf.key)
-        return {**shelves, shelf.key: found if before is None else before.without(anew).joined(found)}
+        return {**shelves, shelf.key: found if before is None else before.without(anew).refined(found)}
 
     def clear(self, machine: str) -> int:
         """Forget what is known on a machine; how many costs there were. What cannot be read is forgotten as

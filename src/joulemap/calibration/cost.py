@@ -9,7 +9,7 @@ What carries over to a program is the energy of one execution at the program's c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,20 @@ class Cost:
     def is_clear(self) -> bool:
         """Whether the joules can be told from none at all."""
         return self.energy_j > self.half_j
+
+    def refined(self, later: Cost) -> Cost:
+        """By a later calibration: both together where each has one pass. What it takes with waits in between
+        is as it was where nobody looked again."""
+        if later.passes == self.passes == 1:
+            joules, seconds = (self.energy_j + later.energy_j) / 2, (self.seconds + later.seconds) / 2
+            clocks = [one.clock_mhz for one in (self, later) if one.clock_mhz]
+            clock_mhz = sum(clocks) / max(len(clocks), 1)
+            apart = abs(later.energy_j - self.energy_j) / (2 * joules)
+            rms = max(float(np.hypot(self.rms, later.rms)) / 2, apart)
+            later = Cost(joules, seconds, rms, 2, clock_mhz, later.eased_j, later.eased_mhz, later.eased_s)
+        if later.eased_mhz or not later.clock_mhz:
+            return later
+        return replace(later, eased_j=self.eased_j, eased_mhz=self.eased_mhz, eased_s=self.eased_s)
 
     def to_json(self) -> dict[str, float | int]:
         return {

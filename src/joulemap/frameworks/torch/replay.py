@@ -105,7 +105,7 @@ def replays(
     """What the budget buys, most busy time first, until enough of it is and the next one takes little: every
     operation ``passes`` times, all others in between, so that a drift shows as spread, and idle after each
     time. One is replayed in any case; and where there is time for one pass, the largest are replayed again in
-    what is left."""
+    what is left; first those that were replayed once before (``refined``)."""
     import torch
 
     device = torch.device(plan["device"])
@@ -149,10 +149,11 @@ def _bought(plan: Mapping[str, Any], device: Any, clock_s: Callable[[], float]) 
     limited = _limited(clocks_mhz, _free_mhz(device), dict(plan["shares"]))
     yield from _eased(limited, device, plan["seconds"], plan["eased_s"], values)
     until_s = begin_s + plan["budget_s"] - plan["idle_s"]
+    again = [*plan["refined"], *chosen]
     for _ in range(1, max(plan["passes"], AGAIN)):
-        if not chosen or clock_s() > until_s:
+        if not again or clock_s() > until_s:
             return
-        for key in chosen:
+        for key in again:
             if clock_s() <= until_s:
                 yield _replay(key, device, plan["seconds"], values.get(key, ()))
         yield _idle(plan["idle_s"], device)
