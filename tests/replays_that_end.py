@@ -18,6 +18,9 @@ def main(plan, result):
                 os._exit(1)
             if key == "is interrupted":
                 os.kill(os.getpid(), signal.SIGTERM)
+            if key == "hears Ctrl-C":
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
             begin_ns = time.time_ns()
             time.sleep(said["seconds"])
             line = {

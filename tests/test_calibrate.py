@@ -7,12 +7,14 @@ import sys
 from itertools import count
 from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from joulemap.accounting.baseline import Baseline
 from joulemap.baselines import Baselines, cache_folder, machine
+from joulemap.commands import run as command_run
 from joulemap.commands.calibrate import command
 from joulemap.devices import Domain
 from joulemap.errors import InputError
@@ -20,6 +22,7 @@ from joulemap.idle import NotIdle, baseline_of, mean_and_half_width, measure_idl
 from joulemap.meters import available
 from joulemap.meters.readings import Readings
 from joulemap.meters.synthetic import Operation, Sensor, SyntheticMeter, truth_of
+from joulemap.replaying import Interrupted
 from joulemap.stability import GateSettings, by_device
 from joulemap.traces import PowerTrace
 
@@ -261,3 +264,44 @@ def test_measuring_stores_and_shows(monkeypatch, tmp_path):
     (stored,) = content["baselines"]
     assert stored["power_w"] == pytest.approx(80.0)
     assert Baselines().find(machine(), Domain("GPU:0", "GPU:0", sensor=stored["sensor"])) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["x.joulemap", "--seconds", "3"], "--seconds is for --idle"),
+        (["x.joulemap", "--timeout", "3"], "--timeout is for --idle"),
+        (["--idle", "--budget", "10"], "--budget is for the operations of a recording"),
+        (["--list", "--again"], "--again is for the operations of a recording"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(arguments, why):
+    done = CliRunner().invoke(command, arguments)
+    assert isinstance(done.exception, InputError)
+    assert why in done.exception.message
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "4", "x"])
+def test_a_budget_is_a_number_of_seconds(number):
+    for one, arguments in ((command, ["x"]), (command_run.command, ["--calibrate", "x.py"])):
+        done = CliRunner().invoke(one, ["--budget", number, *arguments])
+        assert done.exit_code == 2
+        assert "Invalid value for '--budget'" in done.output
+
+
+def test_a_budget_of_nothing_is_refused(tmp_path):
+    (tmp_path / "x.py").write_text("")
+    done = CliRunner().invoke(command_run.command, ["--budget", "10", str(tmp_path / "x.py")])
+    assert isinstance(done.exception, InputError)
+    assert "--budget needs --calibrate" in done.exception.message
+
+
+def test_ctrl_c_ends_a_calibration_as_it_ends_other_commands(monkeypatch):
+    def interrupted(*_):
+        raise Interrupted("The replays were interrupted.", "What was known before is kept.")
+
+    monkeypatch.setattr("joulemap.api.load", lambda _: None)
+    monkeypatch.setattr("joulemap.calibrating.calibrate", interrupted)
+    done = CliRunner().invoke(command, ["x.joulemap"], standalone_mode=False)
+    assert isinstance(done.exception, click.Abort)  # which is exit code 130
+    assert "What was known before is kept." in done.stderr

@@ -444,3 +444,11 @@ def test_a_longer_budget_is_advised_where_it_would_replay_more():
     [none] = replace(little, left=False).warnings()
     assert "a longer --budget replays more operations" in more
     assert "no longer --budget has more" in none
+
+
+@pytest.mark.parametrize(("device", "look"), [("CPU", False), ("GPU:0", True)])
+def test_who_looks_into_a_cache_is_said_where_anybody_can(device: str, look: bool):
+    weights = Weights(np.zeros(0), np.zeros(0), 0.8, 1.0, 1.0, looked=False)
+    said = Calibrated(weights, Calibration(device, 1.0, {}), None).notes()[-1]
+    assert said.startswith("Nobody has looked")
+    assert ("run --calibrate looks" in said) == look

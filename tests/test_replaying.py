@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from joulemap.errors import InputError
-from joulemap.replaying import BUILDING_S, Bought, Replays, affordable, bought, eased_part_s, replayed, way
+from joulemap.replaying import (
+    BUILDING_S,
+    Bought,
+    Interrupted,
+    Replays,
+    affordable,
+    bought,
+    eased_part_s,
+    replayed,
+    way,
+)
 
 S = 1_000_000_000
 
@@ -75,8 +85,11 @@ def test_what_takes_the_replays_down_is_left_out_and_the_others_begin_anew(monke
         assert power.edges_ns[0] < first["start_ns"] < last["start_ns"] < power.edges_ns[-1]
         assert power.gap.sum() >= 2
     assert all(one.covered <= one.reaches for one in heard)
-    with pytest.raises(InputError, match="interrupted"):
+    with pytest.raises(InputError, match="interrupted") as raised:
         replayed(replace(plan, shares={"good": 0.5, "is interrupted": 0.5}))
+    assert not isinstance(raised.value, Interrupted)  # but asked to end, by another signal
+    with pytest.raises(Interrupted):
+        replayed(replace(plan, shares={"good": 0.5, "hears Ctrl-C": 0.5}))
 
 
 def test_however_many_operations_end_the_replays_the_others_keep_their_costs(monkeypatch: pytest.MonkeyPatch):

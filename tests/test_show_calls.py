@@ -102,6 +102,13 @@ def test_every_call_is_a_row_with_all_that_the_contract_names(rec):
     assert said["rows"][-1]["argument_bytes"] is None
 
 
+@pytest.mark.parametrize("rule", ["calibrated", "recency"])
+def test_a_rule_that_shares_nothing_out_is_refused(rec, rule):
+    with pytest.raises(InputError, match="shared by no rule") as raised:
+        show(rec, "--rule", rule)
+    assert raised.value.hint == f"Leave out --rule {rule}."
+
+
 def test_calls_and_the_named_rest_are_all_that_was_measured(rec):
     said = json.loads(show(rec, "--json").output)
     parts = ("attributed_j", "idle_j", "other_processes_j", "outside_j")

@@ -161,6 +161,16 @@ def test_what_is_no_program_or_picture_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text() == "drawn before"
 
 
+def test_where_nothing_is_metered_the_hint_is_about_meters(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MODEL + "for _ in range(60):\n    step()\n")
+    done = _validate(tmp_path, "--recording", "r.joulemap", "train.py", JOULEMAP_METERS="no.such:meters")
+    assert done.returncode == 2
+    assert "nothing was metered" in done.stderr
+    assert "joulemap doctor" in done.stderr.splitlines()[-1]
+    [warning] = [one for one in Recording.open(tmp_path / "r.joulemap").info.warnings if "metered" in one]
+    assert "\n" not in warning
+
+
 def test_a_recording_of_that_name_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("print('nothing to validate')")
     for arguments, exists in (([], False), ([], True), (["--overwrite"], False)):
@@ -169,13 +179,13 @@ def test_a_recording_of_that_name_is_replaced_only_where_that_is_asked_for(tmp_p
         assert ("nothing to validate" in done.stderr) != exists
 
 
-def _validate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _validate(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "joulemap", "validate", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder), "JOULEMAP_METERS": ""},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "JOULEMAP_METERS": "", **env},
         timeout=400,
         check=False,
     )

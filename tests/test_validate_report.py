@@ -41,7 +41,7 @@ def test_costs_that_were_known_before_are_said(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("joulemap.validating.validate.load", lambda _: None)
     monkeypatch.setattr("joulemap.validating.validate.calibrate", calibrate)
-    others, reused = validate._replayed(Path("r.joulemap"), 5.0)
+    others, reused = validate._replayed(Path("r.joulemap"), 5.0, None)
     assert "50.0 % of the processors' time" in others
     assert reused.startswith("1 of 2 costs were known from earlier calibrations")
     for said in (others, reused):
@@ -58,13 +58,13 @@ def test_costs_that_cannot_be_kept_or_read_are_said_with_what_to_do(
     monkeypatch.setattr("joulemap.validating.validate.load", lambda _: None)
     monkeypatch.setattr("joulemap.validating.validate.calibrate", calibrate)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert validate._replayed(Path("r.joulemap"), 5.0) == []
+    assert validate._replayed(Path("r.joulemap"), 5.0, None) == []
     (tmp_path / "joulemap" / "calibrations.json").write_text("{")
-    [damaged] = validate._replayed(Path("r.joulemap"), 5.0)
+    [damaged] = validate._replayed(Path("r.joulemap"), 5.0, None)
     assert "is damaged. joulemap calibrate --clear deletes it" in damaged
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    [unkept] = validate._replayed(Path("r.joulemap"), 5.0)
+    [unkept] = validate._replayed(Path("r.joulemap"), 5.0, None)
     assert unkept.startswith("The costs are not kept for the next time.")
     assert "Set XDG_CACHE_HOME" in unkept
 

@@ -41,6 +41,10 @@ AGAIN_PART = 0.15
 it is known what another pass would have told."""
 
 
+class Interrupted(InputError):
+    """By whoever waits for them."""
+
+
 @dataclass(frozen=True)
 class Replays:
     """What to replay, of how much of the busy time each is, most first; ``known`` is calibrated already."""
@@ -202,6 +206,8 @@ def _attempt(plan: Replays, watching: Watching | None) -> tuple[list[dict[str, A
             )
         if ran.problem is not None:
             raise ran.problem
+        if ran.code == -signal.SIGINT:
+            raise Interrupted("The replays were interrupted.", "What was known before is kept.")
         if -ran.code in _ASKED_TO_END:
             raise InputError("The replays were interrupted.", "What was known before is kept.")
         recording = Recording.open(path)

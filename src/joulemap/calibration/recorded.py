@@ -87,9 +87,10 @@ class Calibrated:
         if self.closure is not None:
             said.append(self.closure.said(self.provenance))
         if not self.weights.looked:
+            look = " joulemap run --calibrate looks." * (not self.calibration.is_of_cpu)
             said.append(
                 "Nobody has looked which operands are in a cache: costs of small operations may be off by a "
-                "quarter and more. On a GPU joulemap run --calibrate looks."
+                f"quarter and more.{look}"
             )
         return said
 

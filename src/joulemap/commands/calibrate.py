@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulemap.commands.output import console, print_json
+from joulemap.commands.seconds import Seconds, given
 from joulemap.errors import InputError, MeterError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _FORMAT = 1
 @click.option("--idle", is_flag=True, help="Wait until the machine is idle, and measure what it draws then.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(1.0),
+    type=Seconds(1.0),
     default=10.0,
     show_default=True,
     metavar="S",
@@ -42,7 +43,7 @@ _FORMAT = 1
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(5.0),
+    type=Seconds(5.0),
     default=60.0,
     show_default=True,
     metavar="S",
@@ -79,11 +80,11 @@ def command(
             "Say what to do: a recording, --idle, --list or --clear.",
             "joulemap calibrate --idle measures what is drawn when nothing runs.",
         )
+    _check_given("budget", "again", where=path is not None, what="the operations of a recording")
+    _check_given("seconds", "timeout", where=idle, what="--idle")
     if path is not None:
         _operations(path, budget, as_json, again)
         return
-    if again:
-        raise InputError("--again is for the operations of a recording.", "joulemap calibrate REC --again")
     store = Baselines()
     if clear:
         _clear(store, as_json)
@@ -92,15 +93,27 @@ def command(
     _show(store, as_json, notes)
 
 
+def _check_given(*names: str, where: bool, what: str) -> None:
+    """Options that would do nothing are refused."""
+    for name in names:
+        if given(name) and not where:
+            raise InputError(f"--{name} is for {what}.", "Leave it out, or see joulemap calibrate --help.")
+
+
 def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None:
     """Replay the operations of a recording, and say what they cost."""
     from joulemap.api import load
     from joulemap.calibrating import calibrate, covered_by
     from joulemap.calibration.book import Book
+    from joulemap.replaying import Interrupted
 
     recording, book = load(path), Book()
-    with buying() as watching:
-        found = calibrate(recording, budget_s, book, watching, again)
+    try:
+        with buying() as watching:
+            found = calibrate(recording, budget_s, book, watching, again)
+    except Interrupted as error:
+        click.echo(f"{error.message} {error.hint}", err=True)
+        raise click.Abort from error
     if book.problem is not None:
         not_kept(book.problem)
     covered = covered_by(found, recording)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulemap.commands.output import console, new_path, progress
+from joulemap.commands.seconds import Seconds, given
 from joulemap.errors import InputError, JoulemapError
 from joulemap.units import parse_share
 
@@ -83,7 +84,7 @@ _LIKE_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(5.0),
+    type=Seconds(5.0),
     default=60.0,
     show_default=True,
     metavar="S",
@@ -135,6 +136,8 @@ def command(
     path = output or new_path(Path(program), rank)
     metered = _calls(calls, calls_in, fence, "" if module else program)
     asked = _Asked.of(plan, metered, project, protocol if isolate else None)
+    if given("budget") and not calibrate:
+        raise InputError("--budget needs --calibrate.", "It says how long to replay operations afterwards.")
     if calibrate:
         _check_traced(asked.plan, project, isolate)
     if calibrate and rank is not None:

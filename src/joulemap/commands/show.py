@@ -106,6 +106,11 @@ def _by_call(recordings: Sequence[Recording], **options: Any) -> None:
     for name, spelling in _NOT_OF_CALLS.items():
         if options[name]:
             raise InputError("Calls have no layers and no power footprint.", f"Leave out {spelling}.")
+    if options["rule"] != "exact":
+        raise InputError(
+            "What the meters read while a call was open is shared by no rule.",
+            f"Leave out --rule {options['rule']}.",
+        )
     if options["as_json"] and options["as_csv"]:
         raise InputError("--json and --csv are two answers to one question.", "Choose one of them.")
     wanted = ("depth", "top", "net", "baseline", "as_json", "as_csv")

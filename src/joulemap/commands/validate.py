@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from joulemap.commands.output import console, print_json
+from joulemap.commands.seconds import Seconds
 from joulemap.errors import InputError
 from joulemap.units import parse_share
 
@@ -38,7 +39,7 @@ _PICTURES = (".svg", ".html")
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -46,7 +47,7 @@ _PICTURES = (".svg", ".html")
 )
 @click.option(
     "--calibration",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -147,10 +148,12 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 def _report(path: Path, found: Experiment, calibrate_s: float) -> Report | None:
     """What there is to say; nothing but why not, where the program failed before there was anything."""
+    from joulemap.commands.calibrate import buying
     from joulemap.validating.validate import report_of
 
     try:
-        return report_of(path, found, calibrate_s)
+        with buying() as watching:
+            return report_of(path, found, calibrate_s, watching)
     except InputError as error:
         if not found.failure:
             raise

@@ -144,7 +144,7 @@ class RecordingWriter(RecordingAppender):
 
     def warn(self, text: str) -> None:
         """Keep a warning for whoever reads the recording."""
-        self.update(warnings=[*self.info.warnings, text])
+        self.update(warnings=[*self.info.warnings, text.replace("\n", " ")])
 
     def update(self, **changes: Any) -> None:
         """Change what is known about the recording (``anchors=…``, ``rank=…``), at once and durably."""

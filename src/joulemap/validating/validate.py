@@ -17,6 +17,7 @@ from joulemap.recorder.budget import Plan
 from joulemap.recorder.look import FIRST, WAYS
 from joulemap.recorder.run import run
 from joulemap.recording import Recording
+from joulemap.replaying import Watching
 from joulemap.traces import PowerTrace, Steps
 from joulemap.units import fmt_share
 from joulemap.validating import limit
@@ -99,16 +100,21 @@ def experiment(
     return Experiment.of(referee, ran.code)
 
 
-def report_of(path: Path, found: Experiment, calibrate_s: float) -> Report:
+def report_of(path: Path, found: Experiment, calibrate_s: float, watching: Watching | None = None) -> Report:
     """Everything that there is to say about a program's run; calibrated before, for so long unless it was
     interrupted, or with the costs that the recording carries."""
-    power = next((one for one in load(path).power() if one.domain.name == found.domain), None)
+    powers = load(path).power()
+    if not powers:
+        raise InputError(
+            "Nothing could be validated: nothing was metered.", "joulemap doctor says what works here."
+        )
+    power = next((one for one in powers if one.domain.name == found.domain), None)
     if power is None or not found.targets:
         raise InputError(
             f"Nothing could be validated: {found.problem or found.reached}.",
             "It takes a PyTorch program with a few hundred steps; joulemap run shows which steps it has.",
         )
-    missing = _replayed(path, 0.0 if found.interrupted else calibrate_s)
+    missing = _replayed(path, 0.0 if found.interrupted else calibrate_s, watching)
     recording = load(path)
     own = own_power(recording, power)
     stretches = clocked(found.stretches, recording, power.domain.device)
@@ -163,12 +169,12 @@ def _shared(own: PowerTrace, power: PowerTrace, stretches: Sequence[Stretch]) ->
     ]
 
 
-def _replayed(path: Path, calibrate_s: float) -> list[str]:
+def _replayed(path: Path, calibrate_s: float, watching: Watching | None) -> list[str]:
     """Replay the operations by themselves, now that the device is free; what to say of it, or why not."""
     if calibrate_s <= 0:
         return []
     try:
-        found = calibrate(load(path), calibrate_s, book := Book())
+        found = calibrate(load(path), calibrate_s, book := Book(), watching)
     except JoulemapError as error:
         return [f"Not calibrated: {_whole(error)}"]
     said = found.remarks(_AGAIN)
