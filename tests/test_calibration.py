@@ -17,13 +17,13 @@ from joulemap.accounting import Footprint, attribute
 from joulemap.accounting.charges import energy_of_events
 from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.accounting.student import NORMAL_975
-from joulemap.calibrating import _shelf, nothing_found, understood
+from joulemap.calibrating import _shelf, left_to_time, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
 from joulemap.calibration.recorded import Calibrated, Closure, calibrated, in_order, values
 from joulemap.calibration.weights import Weights
-from joulemap.commands.calibrate import command
+from joulemap.commands.calibrate import _costs, command
 from joulemap.devices import Domain
 from joulemap.errors import InputError, MeterError
 from joulemap.frameworks.imported import Held
@@ -457,3 +457,23 @@ def test_values_of_generated_kernels_go_by_their_code_and_others_by_what_they_we
 
 def _call(operation: Operation) -> tuple[str, str, str, str]:
     return operation.op, operation.shapes, operation.strides, operation.types
+
+
+def test_other_devices_of_the_kind_stay_shared_by_time_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """One is calibrated, that which draws most; a GPU that did nothing, and the CPU, are not meant."""
+    devices = ["GPU:0", "GPU:1", "CPU"]
+    events = EventTrace.from_columns(
+        name="net/mm", device=devices, start_ns=[0, 0, 0], end_ns=[S, S, S], kind=["kernel", "kernel", "op"]
+    )
+    with RecordingWriter.create(tmp_path / "r.joulemap", RecordingInfo()) as writer:
+        writer.put_events(events)
+        for device in (*devices, "GPU:2"):
+            writer.put_power(PowerTrace(Domain(device, device), [0, S], [100.0]))
+    recording = Recording.open(tmp_path / "r.joulemap")
+    assert left_to_time(Calibration("GPU:1", 1.0, {}), recording) == ["GPU:0"]
+    assert left_to_time(Calibration("CPU", 1.0, {}), recording) == []
+    _costs(Calibration("GPU:1", 1.0, {}), 0.5, ["GPU:0", "GPU:2"])
+    said = "One device is calibrated: the energy of GPU:0, GPU:2 stays shared by time."
+    assert said in " ".join(capsys.readouterr().out.split())

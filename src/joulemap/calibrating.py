@@ -20,11 +20,12 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.busy import Busy
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
-from joulemap.calibration.operation import WORTH, Operation, Place, places
+from joulemap.calibration.operation import WORTH, Operation, Place, on_device, places
 from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
 from joulemap.calibration.shared import part_of_others
 from joulemap.calibration.unsigned import no_signatures
 from joulemap.calibration.weights import weigh
+from joulemap.devices import Device
 from joulemap.errors import InputError, MeterError
 from joulemap.meters.estimate import WATTS_PER_CORE
 from joulemap.recorder.finish import FLAGS
@@ -128,6 +129,14 @@ def covered_by(found: Calibration, recording: Recording) -> float:
         return weigh(recording.events(), here, found, steps=steps).covered
     except InputError:  # nothing has a cost
         return 0.0
+
+
+def left_to_time(found: Calibration, recording: Recording) -> list[str]:
+    """Other devices of the same kind with operations, whose energy stays shared by time."""
+    events, own = recording.events(), Device.parse(found.device)
+    devices = dict.fromkeys(power.domain.device for power in recording.power())
+    alike = [one for one in devices if one != found.device and Device.parse(one).kind == own.kind]
+    return [one for one in alike if on_device(events, one).any()]
 
 
 def _plan(

@@ -103,7 +103,7 @@ def _check_given(*names: str, where: bool, what: str) -> None:
 def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None:
     """Replay the operations of a recording, and say what they cost."""
     from joulemap.api import load
-    from joulemap.calibrating import calibrate, covered_by
+    from joulemap.calibrating import calibrate, covered_by, left_to_time
     from joulemap.calibration.book import Book
     from joulemap.replaying import Interrupted
 
@@ -116,11 +116,11 @@ def _operations(path: Path, budget_s: float, as_json: bool, again: bool) -> None
         raise click.Abort from error
     if book.problem is not None:
         not_kept(book.problem)
-    covered = covered_by(found, recording)
+    covered, others = covered_by(found, recording), left_to_time(found, recording)
     if as_json:
-        print_json({**found.to_json(), "covered": covered})
+        print_json({**found.to_json(), "covered": covered, "by_time": others})
     else:
-        _costs(found, covered)
+        _costs(found, covered, others)
         console().print(f"\njoulemap show {path} --rule calibrated", soft_wrap=True, markup=False)
 
 
@@ -157,7 +157,7 @@ def buying() -> Iterator[Watching | None]:
         bar.stop()
 
 
-def _costs(found: Calibration, covered: float) -> None:
+def _costs(found: Calibration, covered: float, others: Sequence[str]) -> None:
     from rich.table import Table
 
     from joulemap.calibration.book import described
@@ -176,7 +176,8 @@ def _costs(found: Calibration, covered: float) -> None:
         f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {fmt(found.idle_w, 'W')}.",
         markup=False,
     )
-    for said in found.remarks():
+    by_time = f"One device is calibrated: the energy of {', '.join(others)} stays shared by time."
+    for said in (*[by_time] * bool(others), *found.remarks()):
         out.print(f"note: {said}", soft_wrap=True, markup=False)
     for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):
         out.print(f"not replayed: {words}: {why}", soft_wrap=True, markup=False)
