@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from studies.accuracy.tables import overview, read, summary, table
+from studies.accuracy.live import forget
+from studies.accuracy.tables import main, overview, read, summary, table
 
+from joulemap.calibration.recorded import CALIBRATION
+from joulemap.recording import Recording
 from joulemap.validating.report import CALIBRATED, TIME
 
+from .calibrated_recordings import write_calibrated
 from .recordings import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -87,3 +91,24 @@ def test_calibrated_costs_are_what_the_page_says_of_them() -> None:
         "bert-train-32-compiled": (12, 6.0, 4.1),
         "resnet-train": (23, 2.0, 2.0),
     }
+
+
+def test_pictures_are_drawn_where_that_is_asked_for_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the page were drawn with their reports, and have the program's name."""
+    report = tmp_path / "bert.json"
+    report.write_bytes((DOCS / "accuracy" / "bert-train-32.json").read_bytes())
+    for options in ([], ["--pictures"]):
+        monkeypatch.setattr("sys.argv", ["tables", str(report), *options])
+        main()
+        assert "operations, calibrated" in capsys.readouterr().out
+        assert report.with_suffix(".svg").exists() == bool(options)
+
+
+def test_every_budget_of_calibration_begins_from_nothing(tmp_path: Path) -> None:
+    """A recording keeps the costs that it has, also where nothing else does."""
+    path = write_calibrated(tmp_path / "r.joulemap")
+    assert CALIBRATION in Recording.open(path).info.extra
+    forget(path)
+    assert CALIBRATION not in Recording.open(path).info.extra

@@ -16,8 +16,12 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from joulemap.calibration.recorded import CALIBRATION
+from joulemap.recording import Recording
+from joulemap.recording.info import save_info
 from joulemap.validating.picture import picture
 from joulemap.validating.plan import Wanted
 from joulemap.validating.report import Report
@@ -83,8 +87,16 @@ def calibrated(path: Path, found: Experiment, budget_s: float) -> tuple[Report, 
     """The report after a calibration that knew nothing before, and how long that took."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
+        forget(path)
         begin_s = time.monotonic()
         return report_of(path, found, budget_s), time.monotonic() - begin_s
+
+
+def forget(path: Path) -> None:
+    """What the recording itself knows of costs."""
+    info = Recording.open(path).info
+    kept = {name: what for name, what in info.extra.items() if name != CALIBRATION}
+    save_info(path, replace(info, extra=kept))
 
 
 def say(text: str) -> None:

@@ -1,13 +1,13 @@
-"""The tables and pictures of docs/accuracy.md: ``python -m studies.accuracy.tables docs/accuracy/*.json``.
+"""The tables of docs/accuracy.md: ``python -m studies.accuracy.tables docs/accuracy/*.json``.
 
-The reports were written by ``studies.accuracy.live`` on an H200; what counts as known, and the errors, are
-found anew.
+The reports were written by ``studies.accuracy.live`` on an H200, and their pictures with them; what counts as
+known, and the errors, are found anew. ``--pictures`` draws them anew beside the reports, by their names.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -26,10 +26,15 @@ RULES = {TIME: "by time", CALIBRATED: "calibrated"}
 
 
 def main() -> None:
-    """Print what each report says, and draw it beside the report."""
-    for path in map(Path, sys.argv[1:]):
+    """Print what each report says, and draw it beside the report where that is asked for."""
+    parser = argparse.ArgumentParser(description=main.__doc__, allow_abbrev=False)
+    parser.add_argument("reports", type=Path, nargs="+")
+    parser.add_argument("--pictures", action="store_true", help="draw each beside its report")
+    asked = parser.parse_args()
+    for path in asked.reports:
         report = read(json.loads(path.read_text()))
-        path.with_suffix(".svg").write_text(picture(report, f"Joules a step: {path.stem}"))
+        if asked.pictures:
+            path.with_suffix(".svg").write_text(picture(report, f"Joules a step: {path.stem}"))
         print(
             f"\n## {path.stem}\n", said(report), table(report), summary(report), overview(report), sep="\n\n"
         )
