@@ -1,5 +1,6 @@
 """Reading from a monitor in another process: everything it measures, nothing made up while it is away."""
 
+import ctypes
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +109,15 @@ def test_a_monitor_that_is_started_again_is_found_again(folder, feeder, daemon):
     assert trace.gap.any()
     assert trace.energy_j[trace.gap].sum() == 0
     assert any("is unknown" in note for note in notes(batches))
+
+
+def test_a_monitor_ends_whichever_of_its_threads_a_signal_comes_to(daemon):
+    """gRPC has threads of its own, and Python's handlers run in the main one."""
+    pid = daemon.process.pid
+    others = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir() if one.name != str(pid)]
+    assert others
+    assert ctypes.CDLL(None).tgkill(pid, others[0], signal.SIGTERM) == 0
+    assert daemon.process.wait(60) == 0
 
 
 def test_a_domain_that_the_monitor_lost_is_said(folder, feeder, daemon):

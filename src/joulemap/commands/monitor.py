@@ -38,6 +38,7 @@ def command(socket: Path | None, group: str | None, meters: str | None) -> None:
     over = PipeWaiter()  # an event's lock may be held by the very thread that a signal comes to
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.stop())
+    over.wake_for_signals()
     with serving(path, lambda: meters_from(meters or EVERY_METER, {}), group) as hub:
         click.echo(f"Serving {', '.join(domain.name for domain in hub.domains)} at {path}.")
         while not over.stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from contextlib import suppress
 
@@ -36,6 +37,11 @@ class PipeWaiter:
         asked = os.read(self._inside, 1024) if self._inside in ready else b""
         self.stopped = self.stopped or STOP in asked or any(handle in ready for handle in self._watched)
         return FLUSH in asked
+
+    def wake_for_signals(self) -> None:
+        """Whichever thread a signal comes to: Python's handlers run in the main one, which may sleep here for
+        long, and of threads that other libraries have started it would hear nothing."""
+        signal.set_wakeup_fd(self._outside, warn_on_full_buffer=False)
 
     def flush(self) -> None:
         """Ask for a batch at once; from any thread."""
