@@ -199,6 +199,7 @@ def test_a_look_says_nothing(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "2 looks\n", "")
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # which some versions say of every profile
 def test_a_profiler_of_the_programs_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "_cached", lambda: ("cpu", 1 << 20))
     inside = Inside(Settings(str(tmp_path), caches=0))
