@@ -195,7 +195,7 @@ class TestRows:
             if session is not None:
                 known, events = json.loads(session.read_text()), read[program].events
                 inside = (events.start_ns >= known["start_ns"]) & (events.end_ns <= known["stop_ns"])
-                assert inside.mean() > 0.9
+                assert inside.mean() > 0.99
 
     def test_the_dataflow_is_between_names_that_ran(self, read):
         for program in ("fit", "function", "session"):
