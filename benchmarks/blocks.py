@@ -6,6 +6,7 @@
     python benchmarks/blocks.py --overhead 0 --only inside     hooks alone
     python benchmarks/blocks.py --only monitor                 the monitor alone
     python benchmarks/blocks.py --block 0.25 llama-decode --batch 8     a program of studies/accuracy
+    python benchmarks/blocks.py --again one.json two.json      what runs say together whose --json these are
 
 Processes that are run in turns differ by more than recording costs, and so does one machine from minute to
 minute. Blocks of a second do not: each recorded one is compared with the plain one beside it. In plain
@@ -34,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,15 @@ Program = tuple[Callable[[], object], Callable[[], object]]
 
 @dataclass(frozen=True)
 class Block:
-    """Some steps in a row: how long they took, on the clock and on CPUs, and whether one was traced."""
+    """Some steps in a row: how long they took, on the clock and on CPUs, and whether one was traced. A step
+    returns after its part of ``each_s``, and may go on computing."""
 
     recorded: bool
     steps: int
     wall_s: float
     cpu_s: float
     traced: bool = False
+    each_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,13 +168,17 @@ def _timed(program: Program, steps: int, recorded: bool, switch: Switch | None =
     with nullcontext() if switch is None else switch.warming_up():
         step()
         wait()
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    for _ in range(steps):
+    clock, borders_s = time.perf_counter, [0.0] * steps
+    begin_s, begin_cpu_s = clock(), time.process_time()
+    for number in range(steps):
         step()
+        borders_s[number] = clock()
     wait()
     if switch is not None:
         switch.close()
-    return Block(recorded, steps, time.perf_counter() - begin_s, time.process_time() - begin_cpu_s)
+    wall_s, cpu_s = clock() - begin_s, time.process_time() - begin_cpu_s
+    each_s = tuple(round(end_s - from_s, 7) for from_s, end_s in pairwise([begin_s, *borders_s]))
+    return Block(recorded, steps, wall_s, cpu_s, each_s=each_s)
 
 
 def _check(blocks: list[Block], switch: Switch) -> None:
@@ -186,7 +193,7 @@ def costs(blocks: list[Block]) -> dict[str, Cost]:
     groups = np.array([[one.wall_s, one.cpu_s] for one in blocks]).reshape(-1, 4, 2)
     recorded = np.array([one.recorded for one in blocks]).reshape(-1, 4)
     traced: Any = np.array([one.traced for one in blocks]).reshape(-1, 4).any(axis=1)
-    timed = blocks[0].steps / (blocks[0].steps + 1)
+    timed = sum(one.steps for one in blocks) / sum(one.steps + 1 for one in blocks)
     found = {}
     for unit, name in enumerate(("time", "CPU time")):
         for cost, kind in ((_cost, name), (_typical_cost, f"{name}, typically")):
@@ -249,20 +256,29 @@ def _middle(values: Any) -> Any:
     return whole[..., quarter : whole.shape[-1] - quarter].mean(axis=-1)
 
 
-def said(blocks: list[Block], account: Account) -> dict[str, Any]:
-    """All that was found, for people and for JSON."""
-    steps = sum(block.steps for block in blocks if block.recorded)
+def said(blocks: list[Block]) -> dict[str, float]:
+    """What was seen."""
     plain = [block for block in blocks if not block.recorded]
     return {
         "step_ms": 1e3 * sum(block.wall_s for block in plain) / sum(block.steps for block in plain),
         "blocks": len(blocks),
-        "recorded_steps": steps,
+        "recorded_steps": sum(block.steps for block in blocks if block.recorded),
         "sessions": sum(block.traced for block in blocks),
+    }
+
+
+def said_by(account: Account) -> dict[str, float]:
+    """What the recorder says of it itself."""
+    return {
         "tracing_percent_by_its_own_account": 100 * account.share,
         **{f"tracing_{name}": took_s for name, took_s in asdict(account.spent).items()},
         "load": os.getloadavg()[0],
-        "costs": {name: asdict(cost) for name, cost in costs(blocks).items()},
     }
+
+
+def kept(file: Path) -> list[Block]:
+    """The blocks of a run."""
+    return [Block(**one) for one in json.loads(file.read_text())["every_block"]]
 
 
 def _torch_program() -> Program:
@@ -344,28 +360,34 @@ def main() -> int:
         "--only", choices=(ALL, INSIDE, MONITOR), default=ALL, help="what is inside of the process, or beside"
     )
     parser.add_argument("--json", type=Path, help="file for what was found, and every block")
+    parser.add_argument("--again", type=Path, nargs="+", help="such files: what they say together")
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, help="of studies/accuracy/programs.py, with its arguments"
     )
     args = parser.parse_args()
-    blocks, account = alternate(
-        study_program(args.program) if args.program else PROGRAMS[args.framework](),
-        framework=args.framework,
-        seconds=args.seconds,
-        block_s=args.block,
-        fewest=args.fewest,
-        overhead=args.overhead,
-        only=args.only,
-    )
-    found = said(blocks, account)
+    if args.again:
+        blocks = [block for file in args.again for block in kept(file)]
+        found = said(blocks)
+    else:
+        blocks, account = alternate(
+            study_program(args.program) if args.program else PROGRAMS[args.framework](),
+            framework=args.framework,
+            seconds=args.seconds,
+            block_s=args.block,
+            fewest=args.fewest,
+            overhead=args.overhead,
+            only=args.only,
+        )
+        found = said(blocks) | said_by(account)
+    told = costs(blocks)
     if args.json is not None:
-        args.json.write_text(json.dumps(found | {"every_block": [asdict(block) for block in blocks]}))
+        every = {"costs": {name: asdict(cost) for name, cost in told.items()}}
+        args.json.write_text(json.dumps(found | every | {"every_block": [asdict(one) for one in blocks]}))
     for name, value in found.items():
-        if name != "costs":
-            print(f"{name:48} {value:.4g}")
-    for name, cost in costs(blocks).items():
+        print(f"{name:48} {value:.4g}")
+    for name, cost in told.items():
         print(f"{name:48} {cost}")
-    return 0 if costs(blocks)["CPU time"].low <= 100 * args.overhead else 1
+    return 0 if told["CPU time"].low <= 100 * args.overhead else 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ BERT, LLAMA = "bert-train --batch 32 --length 128", "llama-decode --batch 8 --le
 TINY = "--tiny --batch 4 --length 32 --device cpu"
 LARGE = "--layers 12 --hidden 768 --heads 12 --seq 128 --batch 32 --dtype bfloat16"
 SMALL = "--layers 2 --hidden 64 --heads 2 --seq 32 --batch 8"
+TESTS = "-m pytest -m gpu -p no:randomly -q --show-capture=no --continue-on-collection-errors tests"
+"""Files that need more than is there are passed over."""
 SAID = 25
 """Lines of a part that are shown when it is over."""
 
@@ -36,7 +38,7 @@ def commands(folder: Path, seconds: float, tiny: bool) -> dict[str, list[str]]:
     live = f"-m studies.accuracy.live --budget {seconds} --calibration 60 --least 0.012 --output {folder}"
     recording, model = folder / "compiled.joulemap", SMALL if tiny else LARGE
     return {
-        "tests": ["-m pytest -m gpu -p no:randomly -q tests"],
+        "tests": [TESTS],
         "eager": [f"{blocks}/eager.json {bert}"],
         "compiled": [f"{blocks}/compiled.json {bert} --compile"],
         "decode": [f"{blocks}/decode.json {llama}"],
