@@ -19,9 +19,10 @@ from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.accounting.student import NORMAL_975
 from joulemap.calibrating import _shelf, left_to_time, nothing_found, understood
 from joulemap.calibration.book import Book, Calibration, Shelf, described
+from joulemap.calibration.closure import Closure
 from joulemap.calibration.cost import ASSUMED, UNKNOWN_RMS, Cost, Replay, costs, level_power_w
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import Calibrated, Closure, calibrated, in_order, values
+from joulemap.calibration.recorded import Calibrated, calibrated, in_order, values
 from joulemap.calibration.weights import Weights
 from joulemap.commands.calibrate import _costs, command
 from joulemap.devices import Domain
@@ -462,7 +463,7 @@ def _call(operation: Operation) -> tuple[str, str, str, str]:
 def test_other_devices_of_the_kind_stay_shared_by_time_and_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """One is calibrated, that which draws most; a GPU that did nothing, and the CPU, are not meant."""
+    """Costs are of one model; a GPU that did nothing, and the CPU, are not meant."""
     devices = ["GPU:0", "GPU:1", "CPU"]
     events = EventTrace.from_columns(
         name="net/mm", device=devices, start_ns=[0, 0, 0], end_ns=[S, S, S], kind=["kernel", "kernel", "op"]
@@ -475,5 +476,5 @@ def test_other_devices_of_the_kind_stay_shared_by_time_and_are_named(
     assert left_to_time(Calibration("GPU:1", 1.0, {}), recording) == ["GPU:0"]
     assert left_to_time(Calibration("CPU", 1.0, {}), recording) == []
     _costs(Calibration("GPU:1", 1.0, {}), 0.5, ["GPU:0", "GPU:2"])
-    said = "One device is calibrated: the energy of GPU:0, GPU:2 stays shared by time."
+    said = "The energy of GPU:0, GPU:2 stays shared by time: costs are of one model of device."
     assert said in " ".join(capsys.readouterr().out.split())

@@ -14,9 +14,10 @@ from joulemap.accounting.rows import BY_TIME_RMS
 from joulemap.api import load
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.busy import Busy
+from joulemap.calibration.closure import Closure
 from joulemap.calibration.cost import TRANSFER_RMS, Cost
 from joulemap.calibration.operation import COVERED, Operation, busy_s, by_time, own_seconds, places
-from joulemap.calibration.recorded import CALIBRATION, SIGNATURES, Calibrated, Closure, calibrated
+from joulemap.calibration.recorded import CALIBRATION, SIGNATURES, Calibrated, calibrated
 from joulemap.calibration.weights import UNSEEN_RMS, Weights, weigh, what_is_left
 from joulemap.devices import Domain
 from joulemap.errors import InputError

@@ -14,9 +14,10 @@ import pytest
 from rich.console import Console
 
 from joulemap.calibration.book import Book, Calibration, Shelf
+from joulemap.calibration.closure import Closure
 from joulemap.calibration.cost import Cost
 from joulemap.calibration.operation import Operation
-from joulemap.calibration.recorded import Calibrated, Closure
+from joulemap.calibration.recorded import Calibrated
 from joulemap.calibration.weights import Weights
 from joulemap.devices import Domain
 from joulemap.validating import validate

@@ -7,6 +7,7 @@ the recording, and into the user's cache for the recordings to come.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +21,10 @@ from joulemap.calibration.book import Book, Calibration, Shelf
 from joulemap.calibration.busy import Busy
 from joulemap.calibration.clocks import Eased, response, with_eased
 from joulemap.calibration.cost import Cost, Replay, costs, level_power_w
-from joulemap.calibration.operation import WORTH, Operation, Place, on_device, places
-from joulemap.calibration.recorded import CALIBRATION, in_order, signatures, values
+from joulemap.calibration.operation import WORTH, Operation, on_device, places
+from joulemap.calibration.recorded import CALIBRATION, Devices, in_order, signatures, values
 from joulemap.calibration.shared import part_of_others
 from joulemap.calibration.unsigned import no_signatures
-from joulemap.calibration.weights import weigh
 from joulemap.devices import Device
 from joulemap.errors import InputError, MeterError
 from joulemap.meters.estimate import WATTS_PER_CORE
@@ -38,6 +38,8 @@ from joulemap.traces import PowerTrace
 from joulemap.units import fmt_pm
 
 IDLE_S = 2.0
+_NUMBER = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""That of one GPU, after its model."""
 _SHELF = "shelf"
 """What the costs in a recording belong to."""
 _AS_CALLED, _AT_CLOCKS, _WITH_VALUES = " as called", " at both clocks", " with values of all"
@@ -52,11 +54,12 @@ _LEAST_IDLE = 1e-3
 
 @dataclass(frozen=True)
 class Candidates:
-    """What could be calibrated of a recording, and how much of the device's busy time that is."""
+    """What could be calibrated of a recording, and how much of the busy time that is, of a device and of
+    those ``alike``, with whose meters they are read."""
 
     power: PowerTrace
-    here: Sequence[Place]
     busy: Busy
+    alike: Mapping[str, str]
 
     @property
     def device(self) -> str:
@@ -70,9 +73,12 @@ class Candidates:
             raise no_signatures(recording)
         events, steps = recording.events(), recording.steps()
         for power in in_order(recording.power()):
-            here = places(events, power.domain.device, rows, steps)
-            if here:
-                return cls(power, here, Busy.of(events, power.domain.device, here, steps))
+            device = power.domain.device
+            if places(events, device, rows, steps):
+                alike = _alike(recording, device)
+                found = {one: places(events, one, rows, steps) for one in (device, *alike)}
+                parts = [Busy.of(events, one, here, steps) for one, here in found.items()]
+                return cls(power, Busy.joined(parts), alike)
         raise InputError("No device with a meter ran any operation whose inputs are known.")
 
 
@@ -98,6 +104,7 @@ def calibrate(
         costs={one: cost for one, cost in known.costs.items() if one in candidates.busy.seconds},
         skipped={one: why for one, why in known.skipped.items() if one in candidates.busy.seconds},
         domain=candidates.power.domain.name,
+        alike=candidates.alike,
     )
     book.reused = [one for one, cost in here.costs.items() if before.get(one) == cost]
     content = {**here.to_json(), _SHELF: shelf.key}
@@ -123,10 +130,8 @@ def _both(own: Calibration | None, kept: Calibration) -> Calibration:
 
 def covered_by(found: Calibration, recording: Recording) -> float:
     """The share of the busy time that is calibrated, as the accounting says it."""
-    steps = recording.steps()
     try:
-        here = places(recording.events(), found.device, signatures(recording), steps)
-        return weigh(recording.events(), here, found, steps=steps).covered
+        return Devices.of(recording, found, recording.steps(), found.devices).weighed().covered
     except InputError:  # nothing has a cost
         return 0.0
 
@@ -135,8 +140,22 @@ def left_to_time(found: Calibration, recording: Recording) -> list[str]:
     """Other devices of the same kind with operations, whose energy stays shared by time."""
     events, own = recording.events(), Device.parse(found.device)
     devices = dict.fromkeys(power.domain.device for power in recording.power())
-    alike = [one for one in devices if one != found.device and Device.parse(one).kind == own.kind]
-    return [one for one in alike if on_device(events, one).any()]
+    others = [one for one in devices if one not in found.devices and Device.parse(one).kind == own.kind]
+    return [one for one in others if on_device(events, one).any()]
+
+
+def _alike(recording: Recording, device: str) -> dict[str, str]:
+    """Other GPUs that have worked and are of the same model, and with whose meters they are read: what an
+    operation takes on one of them, it takes on the others."""
+    which = recording.info.extra.get(FLAGS, {}).get("gpus", {})
+    models = {name: _NUMBER.sub("", said).strip() for name, said in which.items()}
+    model, events, found = models.get(_torch_device(device)), recording.events(), dict[str, str]()
+    for power in in_order(recording.power()):
+        other = power.domain.device
+        of_model = model and other != device and models.get(_torch_device(other)) == model
+        if of_model and on_device(events, other).any():
+            found.setdefault(other, power.domain.name)
+    return found
 
 
 def _plan(

@@ -48,6 +48,9 @@ class Calibration:
     """Whose meter was read: memory beside a CPU has one of its own. Older ones say nothing of it."""
     others: float = 0.0
     """What part of the processors' time other processes had while operations were replayed on a CPU."""
+    alike: Mapping[str, str] = field(default_factory=dict)
+    """Other devices that a recording has, of the same model, which take the same; and whose meters they are
+    read by."""
 
     @property
     def is_of_cpu(self) -> bool:
@@ -56,7 +59,17 @@ class Calibration:
     @property
     def idle_weight(self) -> dict[str, float]:
         """What waiting weighs in the accounting, by the domain."""
-        return {self.domain or self.device: self.idle_w}
+        return dict.fromkeys((self.domain or self.device, *self.alike.values()), self.idle_w)
+
+    @property
+    def devices(self) -> list[str]:
+        """All that have these costs; they were measured on the first."""
+        return [self.device, *self.alike]
+
+    def on(self, device: str) -> Calibration:
+        """What one of them takes."""
+        domain = self.domain if device == self.device else self.alike[device]
+        return replace(self, device=device, domain=domain, alike={})
 
     def remarks(self, again: str = "Calibrate with --again when they have ended.") -> list[str]:
         """What to say where others used the device: what they do to caches and clocks is in the costs. And
@@ -83,6 +96,7 @@ class Calibration:
             "skipped": [{"operation": one.key, "why": why} for one, why in self.skipped.items()],
             "response": None if self.response is None else self.response.to_json(),
             "others": self.others,
+            "alike": dict(self.alike),
         }
 
     @classmethod
@@ -93,8 +107,9 @@ class Calibration:
         skipped = {Operation.from_key(one["operation"]): str(one["why"]) for one in content["skipped"]}
         response = Response.from_json(content.get("response"))
         domain = str(content.get("domain", ""))
-        others = float(content.get("others", 0.0))
-        return cls(str(content["device"]), float(content["idle_w"]), costs, skipped, response, domain, others)
+        others, alike = float(content.get("others", 0.0)), dict(content.get("alike", {}))
+        device, idle_w = str(content["device"]), float(content["idle_w"])
+        return cls(device, idle_w, costs, skipped, response, domain, others, alike)
 
     def without(self, operations: Collection[Operation]) -> Calibration:
         """The same without the costs of some operations."""

@@ -48,6 +48,16 @@ class Busy:
         operations_s = float(own_s[on_device(events, device)].sum())
         return cls(by_time(here, own_s), operations_s, float(own_s.sum()))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Busy]) -> Busy:
+        """Of several devices together."""
+        seconds: dict[Operation, float] = {}
+        for part in parts:
+            for one, its_s in part.seconds.items():
+                seconds[one] = seconds.get(one, 0.0) + its_s
+        most_first = dict(sorted(seconds.items(), key=lambda one: -one[1]))
+        return cls(most_first, sum(one.operations_s for one in parts), sum(one.total_s for one in parts))
+
     @property
     def enough(self) -> float:
         """The share of the busy time that is to be calibrated: most of what can be."""

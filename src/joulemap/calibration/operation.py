@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +103,8 @@ def places(
     calling = _Calling.of(events, group)
     ran = np.bincount(calling.group[calling.works], minlength=size)
     kernels = np.bincount(group[chosen], minlength=size)
-    executions = _as_seen(events, group, step, calling, np.where(chosen, own_s, 0.0))
+    here_of_all = _part_here(events, device, group, kernels)
+    executions = _as_seen(events, group, step, calling, np.where(chosen, own_s, 0.0), here_of_all)
     part = calling.parts(busy_s, ran)
     share_s = np.bincount(group[chosen], _shares_s(events, chosen), minlength=size)
     rows = np.flatnonzero(chosen)
@@ -144,18 +146,34 @@ def _called_here(events: EventTrace, group: Int64) -> dict[int, dict[Operation, 
     return calls
 
 
+def _part_here(events: EventTrace, device: str, group: Int64, kernels: Int64) -> Float64:
+    """By place, what part of its calls worked on this GPU, where replicas or ranks call the same on several:
+    that of the kernels."""
+    kind = Device.parse(device).kind
+    if kind != "GPU":
+        return np.ones(len(kernels))
+    every = np.bincount(group[on_device(events, kind)], minlength=len(kernels))
+    return np.divide(kernels, every, out=np.ones(len(kernels)), where=every > 0)
+
+
 def _as_seen(
-    events: EventTrace, group: Int64, step: NDArray[np.int32], calling: _Calling, work_s: Float64
+    events: EventTrace,
+    group: Int64,
+    step: NDArray[np.int32],
+    calling: _Calling,
+    work_s: Float64,
+    part_here: Float64,
 ) -> Float64:
     """By place, how often it ran, as executions like those in steps that say what they were called with. Only
-    some sessions keep that; others may have had other batches, and took another time then."""
-    size = int(group.max(initial=-1)) + 1
+    some sessions keep that; others may have had other batches, and took another time then. Of calls
+    ``part_here`` worked on the device."""
+    size = len(part_here)
     own = group * (int(step.max(initial=NO_STEP)) + 2) + step + 1
     said = np.array([word != "" for word in events.signatures().words] or [False])[events.signatures().codes]
     seen = np.isin(own, np.unique(own[said]))
 
     def sums(chosen: NDArray[np.bool_]) -> tuple[Float64, Float64]:
-        ran = np.bincount(calling.group, calling.works & chosen[calling.rows], size)
+        ran = part_here * np.bincount(calling.group, calling.works & chosen[calling.rows], size)
         kernels = np.bincount(group, chosen & (work_s > 0), size)
         calls = np.bincount(calling.group, calling.works, size)
         times = np.where(calls > 0, ran, kernels).astype(np.float64)
@@ -266,9 +284,17 @@ def _shares_s(events: EventTrace, chosen: NDArray[np.bool_]) -> Float64:
     return shares[chosen]
 
 
+_own_seconds: WeakKeyDictionary[EventTrace, Float64] = WeakKeyDictionary()
+"""Of events that were asked for before: each of several devices asks."""
+
+
 def own_seconds(events: EventTrace) -> Float64:
     """How long each event was the innermost of its lane."""
-    lasting = np.flatnonzero(events.end_ns > events.start_ns)
-    seconds = np.zeros(len(events))
-    seconds[lasting] = share_out(actors_of(events, lasting), [], np.zeros(0, np.int64))[1]
+    seconds = _own_seconds.get(events)
+    if seconds is None:
+        lasting = np.flatnonzero(events.end_ns > events.start_ns)
+        seconds = np.zeros(len(events))
+        seconds[lasting] = share_out(actors_of(events, lasting), [], np.zeros(0, np.int64))[1]
+        seconds.flags.writeable = False
+        _own_seconds[events] = seconds
     return seconds

@@ -3,67 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from joulemap.accounting.alike import told_apart
 from joulemap.accounting.supply import supply
 from joulemap.calibration.book import Calibration
 from joulemap.calibration.busy import Busy
-from joulemap.calibration.operation import Operation, all_on_device, own_seconds, places
+from joulemap.calibration.closure import Closure, Sums
+from joulemap.calibration.operation import Operation, Place, places
 from joulemap.calibration.unsigned import no_signatures
 from joulemap.calibration.weights import Weights, weigh, what_is_left
 from joulemap.errors import InputError
 from joulemap.recording import Recording
 from joulemap.recording.names import SIGNATURES, VALUES
 from joulemap.traces import EventTrace, PowerTrace, Steps
-from joulemap.units import NS_PER_S, fmt_share
+from joulemap.units import fmt_share
 
 CALIBRATION = "calibration"
 _CALL = ("op", "shapes", "strides", "types")
 CLOCK = "sm_clock_mhz"
-_SOUND = (0.9, 1.1)
-"""Outside of this the costs do not add up to what was measured."""
 _CONSTANT = 0.001
 """Watts that differ by less do not change."""
 _AGAIN = "joulemap calibrate REC --again measures all of it anew."
-_WORTH_SAYING = 0.005
-"""What adds less than that to the sum is not told apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closure:
-    """What costs, waiting, and guesses of what has no cost are, as parts of what was measured."""
-
-    costs: float
-    waiting: float
-    guessed: float
-
-    @property
-    def total(self) -> float:
-        return self.costs + self.waiting + self.guessed
-
-    @property
-    def is_told(self) -> bool:
-        """Whether it is costs that add up, rather than guesses."""
-        return self.costs > self.guessed
-
-    @property
-    def is_sound(self) -> bool:
-        return _SOUND[0] <= self.total <= _SOUND[1]
-
-    def said(self, provenance: str) -> str:
-        """In words, with what it is made of."""
-        if not self.is_told:
-            return (
-                f"No closure: costs are {fmt_share(self.costs)} of what was {provenance}, waiting "
-                f"{fmt_share(self.waiting)}, and the rest has no cost."
-            )
-        guessed = self.guessed > _WORTH_SAYING
-        more = f", {fmt_share(self.guessed)} of it guessed for what has no cost" * guessed
-        return f"Closure: costs and waiting add up to {fmt_share(self.total)} of what was {provenance}{more}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +43,11 @@ class Calibrated:
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
+        device, others = self.calibration.device, len(self.calibration.alike)
+        more = f" and {others} more of its model" * bool(others)
+        by = f", by what operations took on {device}" * bool(others)
         said = [
-            f"{fmt_share(self.weights.covered)} of the busy time of {self.calibration.device} is calibrated; "
+            f"{fmt_share(self.weights.covered)} of the busy time of {device}{more} is calibrated{by}; "
             "the rest shares what these costs leave."
         ]
         if self.closure is not None:
@@ -125,24 +91,72 @@ def calibrated(
             else f"Nor can it be. {no_signatures(recording).message}",
         )
     known = Calibration.from_json(content)
-    calibration = known.at(_clock_mhz(recording, known.device))
-    events = recording.events()
     whole = recording.steps() if steps is None else steps
-    here = places(events, calibration.device, signatures(recording), whole)
-    weights = weigh(events, here, calibration, steps=whole)
-    left = Busy.of(events, calibration.device, here, whole).leaves(known.costs, known.skipped)
-    drawn = _drawn(recording, calibration) if power is None else power
-    if drawn is None or whole is None or not whole.traced.any():
-        return Calibrated(weights, calibration, None, left=left)
-    found = _sums(events, told_apart(whole), drawn, weights, calibration)
-    if found.measured_j <= 0:
-        return Calibrated(weights, calibration, None, left=left)
-    unknown_j = found.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
-    part = what_is_left(found.work_j - unknown_j, unknown_j, found.measured_j - found.waiting_j)
-    weights = weigh(events, here, calibration, part, whole)
-    sums_j = found.work_j - unknown_j, found.waiting_j, unknown_j
-    closure = Closure(*(one / found.measured_j for one in sums_j))
-    return Calibrated(weights, calibration, closure, drawn.domain.provenance, left)
+    of = known.devices if power is None else _read_by(power, known)
+    found = Devices.of(recording, known, whole, of)
+    weights = found.weighed()
+    drawn = [_drawn(recording, one) if power is None else power for one in found.calibrations]
+    pairs = list(zip(found.calibrations, drawn, strict=True))
+    sums = Sums.of(found.events, whole, pairs, weights)
+    if sums is None:
+        return Calibrated(weights, found.calibration, None, left=found.left)
+    unknown_j = sums.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
+    known_j = sums.work_j - unknown_j
+    part = what_is_left(known_j, unknown_j, sums.measured_j - sums.waiting_j)
+    closure = Closure(*(one / sums.measured_j for one in (known_j, sums.waiting_j, unknown_j)))
+    provenance = next(its.domain.provenance for its in drawn if its is not None)
+    return Calibrated(found.weighed(part), found.calibration, closure, provenance, found.left)
+
+
+def _read_by(power: PowerTrace, known: Calibration) -> list[str]:
+    """The device that a meter is of, where that is one of those."""
+    of = [one for one in known.devices if power.domain.name in known.on(one).idle_weight]
+    return of or [known.device]
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """Those of a recording that have a cost for anything they ran: what each takes at its clocks, and where
+    its operations are."""
+
+    events: EventTrace
+    steps: Steps | None
+    calibration: Calibration
+    parts: Mapping[str, tuple[Calibration, Sequence[Place], Busy]]
+
+    @classmethod
+    def of(
+        cls, recording: Recording, known: Calibration, steps: Steps | None, devices: Sequence[str]
+    ) -> Devices:
+        events, rows, parts = recording.events(), signatures(recording), {}
+        for device in devices:
+            here = places(events, device, rows, steps)
+            at = known.on(device).at(_clock_mhz(recording, device))
+            busy = Busy.of(events, device, here, steps)
+            if device == devices[0] or busy.covered(known.costs) > 0:
+                parts[device] = at, here, busy
+        alike = {device: one.domain for device, (one, _, _) in parts.items() if device != devices[0]}
+        return cls(events, steps, replace(parts[devices[0]][0], alike=alike), parts)
+
+    @property
+    def calibrations(self) -> list[Calibration]:
+        return [one for one, _, _ in self.parts.values()]
+
+    @property
+    def left(self) -> bool:
+        """Whether there are operations that nobody has tried to replay, and that would be."""
+        busy = Busy.joined([one for _, _, one in self.parts.values()])
+        return busy.leaves(self.calibration.costs, self.calibration.skipped)
+
+    def weighed(self, rest: float = 1.0) -> Weights:
+        """All their events, where what has no cost weighs ``rest`` times as much as its like."""
+        return Weights.joined(
+            self.events,
+            {
+                device: weigh(self.events, here, at, rest, self.steps)
+                for device, (at, here, _) in self.parts.items()
+            },
+        )
 
 
 def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:
@@ -215,36 +229,3 @@ def values(recording: Recording, operations: Iterable[Operation]) -> dict[str, l
         if pieces is not None:
             found[one.key] = pieces
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """What costs say of all steps, of work and of waiting, and what was measured of them."""
-
-    work_j: float
-    waiting_j: float
-    measured_j: float
-
-
-def _sums(
-    events: EventTrace, steps: Steps, power: PowerTrace, weights: Weights, calibration: Calibration
-) -> _Sums:
-    """A traced step stands for those of its label, and what a step takes longer than its work is waiting. A
-    CPU is slower while it is traced, in all that it does: work takes as much of a step then as otherwise."""
-    step = np.where(events.step >= 0, events.step, steps.at(events.start_ns))
-    rows = all_on_device(events, calibration.device) & (step >= 0)
-    own_s = own_seconds(events)
-    work_j = np.bincount(step[rows], (weights.watts * own_s)[rows], minlength=len(steps))
-    work_s = np.bincount(step[rows], own_s[rows], minlength=len(steps))
-    length_s = (steps.end_ns - steps.start_ns) / NS_PER_S
-    all_j = all_waiting_j = measured_j = 0.0
-    for label in np.unique(steps.label.codes[steps.traced]).tolist():
-        alike = steps.label.codes == label
-        models = alike & steps.traced
-        slower = length_s[models].mean() / length_s[alike].mean() if calibration.is_of_cpu else 1.0
-        waiting_s = np.maximum(slower * length_s[alike] - work_s[models].mean(), 0.0).sum() / slower
-        all_j += float(alike.sum() * work_j[models].mean() / slower)
-        all_waiting_j += float(calibration.idle_w * waiting_s)
-        spans = zip(steps.start_ns[alike].tolist(), steps.end_ns[alike].tolist(), strict=True)
-        measured_j += sum(power.energy_between(start, end) for start, end in spans)
-    return _Sums(all_j, all_waiting_j, measured_j)

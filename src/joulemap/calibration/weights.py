@@ -13,7 +13,7 @@ does between operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,8 @@ MOSTLY = 0.5
 class Weights:
     """Of every event, in watts, and how far off each may be (relative, as an rms; NaN: not calibrated).
 
-    ``covered`` is the share of the device's busy time in steps that is calibrated; ``known_j`` and
-    ``unknown_j`` are what the costs say the traced work took; and whether anybody has ``looked`` into the
+    ``covered`` is the share of the device's busy time in steps, ``busy_s``, that is calibrated; ``known_j``
+    and ``unknown_j`` are what the costs say the traced work took; and whether anybody has ``looked`` into the
     program's cache.
     """
 
@@ -54,6 +54,20 @@ class Weights:
     known_j: float
     unknown_j: float
     looked: bool = True
+    busy_s: float = 1.0
+
+    @classmethod
+    def joined(cls, events: EventTrace, parts: Mapping[str, Weights]) -> Weights:
+        """Of several devices, by their names."""
+        watts, rms = np.ones(len(events)), np.full(len(events), np.nan)
+        for device, part in parts.items():
+            rows = all_on_device(events, device)
+            watts[rows], rms[rows] = part.watts[rows], part.cost_rms[rows]
+        every = parts.values()
+        busy_s = sum(one.busy_s for one in every)
+        covered = sum(one.covered * one.busy_s for one in every) / busy_s
+        sums_j = (sum(one.known_j for one in every), sum(one.unknown_j for one in every))
+        return cls(watts, rms, covered, *sums_j, any(one.looked for one in every), busy_s)
 
 
 def weigh(
@@ -88,7 +102,8 @@ def weigh(
     unknown_j = float((like_w * (1 - share) * seconds)[inside].sum())
     mixed = np.nan_to_num(watts) * share + like_w * (1 - share)
     rms[share < MOSTLY] = np.nan
-    return Weights(np.where(chosen, mixed, 1.0), rms, known_s / all_s, known_j, unknown_j, _looked(here))
+    watts = np.where(chosen, mixed, 1.0)
+    return Weights(watts, rms, known_s / all_s, known_j, unknown_j, _looked(here), all_s)
 
 
 def _likely_w(names: Sequence[str], parts: Sequence[tuple[Place, Known]]) -> Float64:

@@ -176,8 +176,9 @@ def _costs(found: Calibration, covered: float, others: Sequence[str]) -> None:
         f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {fmt(found.idle_w, 'W')}.",
         markup=False,
     )
-    by_time = f"One device is calibrated: the energy of {', '.join(others)} stays shared by time."
-    for said in (*[by_time] * bool(others), *found.remarks()):
+    alike = f"{', '.join(found.alike)}, of the same model, has the same costs."
+    by_time = f"The energy of {', '.join(others)} stays shared by time: costs are of one model of device."
+    for said in (*[alike] * bool(found.alike), *[by_time] * bool(others), *found.remarks()):
         out.print(f"note: {said}", soft_wrap=True, markup=False)
     for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):
         out.print(f"not replayed: {words}: {why}", soft_wrap=True, markup=False)
