@@ -18,6 +18,7 @@ from joulemap.calibration.operation import Operation, own_seconds, places
 from joulemap.calibration.recorded import CALIBRATION, calibrated
 from joulemap.commands.calibrate import _costs
 from joulemap.devices import Domain
+from joulemap.merging import merge
 from joulemap.recorder.finish import FLAGS
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
 from joulemap.recording.info import save_info
@@ -48,7 +49,13 @@ def drawn_j(calls: Calls, device: str) -> float:
     return sum(COSTS_J[op] for op in here) + IDLE_W * (STEP_MS - sum(LASTS_MS[op] for op in here)) / 1e3
 
 
-def write(path: Path, calls: Calls, models: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")) -> Recording:
+def write(
+    path: Path,
+    calls: Calls,
+    models: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200"),
+    metered: Calls | None = None,
+    **more: Any,
+) -> Recording:
     columns: dict[str, list[Any]] = {
         key: [] for key in ("name", "device", "start_ns", "end_ns", "kind", "lane")
     }
@@ -66,12 +73,13 @@ def write(path: Path, calls: Calls, models: tuple[str, ...] = ("NVIDIA H200", "N
     edges = STEP_MS * MS * np.arange(STEPS + 1)
     rows = [{**called(op, [8], STEPS), "name": name} for name, op in dict.fromkeys(one[:2] for one in calls)]
     which = {f"cuda:{number}": f"{model} {NUMBER}{number}" for number, model in enumerate(models)}
-    info = RecordingInfo(window_ns=(0, int(edges[-1])), extra={FLAGS: {"gpus": which}})
+    info = RecordingInfo(window_ns=(0, int(edges[-1])), extra={FLAGS: {"gpus": which}}, **more)
     with unsynced(), RecordingWriter.create(path, info) as writer:
         writer.put_events(EventTrace.from_columns(**columns, phase="forward"))
         writer.put_steps(Steps.from_columns(start_ns=edges[:-1], end_ns=edges[1:]))
-        for device in ("GPU:0", "GPU:1"):
-            writer.put_power(PowerTrace(Domain(device, device), edges, [drawn_j(calls, device)] * STEPS))
+        for device in ("GPU:0", "GPU:1") if metered != [] else ():
+            step_j = drawn_j(metered or calls, device)
+            writer.put_power(PowerTrace(Domain(device, device), edges, [step_j] * STEPS))
         writer.put_table(SIGNATURES, pa.Table.from_pylist(rows))
     return Recording.open(path)
 
@@ -124,6 +132,30 @@ def test_of_what_is_called_on_several_each_has_its_own_calls(tmp_path: Path) -> 
     for device in ("GPU:0", "GPU:1"):
         here = places(recording.events(), device, [{**called("mm", [8]), "name": "net/mm"}])
         assert [(one.name, one.executions) for one in here] == [("net/mm", STEPS)]
+
+
+def test_merged_ranks_are_calibrated_as_a_whole(tmp_path: Path) -> None:
+    """The first one has the meters of both."""
+    host = {"machine": "one"}
+    ranks = [
+        write(
+            tmp_path / f"{rank}.joulemap",
+            [call for call in REPLICAS if call[2] == f"GPU:{rank}"],
+            metered=[] if rank else REPLICAS,
+            rank=rank,
+            world_size=2,
+            host=host,
+        )
+        for rank in (0, 1)
+    ]
+    merge(ranks, tmp_path / "job.joulemap")
+    recording = load(tmp_path / "job.joulemap")
+    calibrate(recording)
+    found = calibrated(load(recording.path))
+    assert found.closure is not None
+    assert found.closure.total == pytest.approx(1.0)
+    told = account(recording.path, "calibrated")
+    assert energies(told) == pytest.approx({"net/mm": STEPS * 16.0, "net/add": STEPS * 2.0})
 
 
 def test_what_runs_on_any_of_them_is_replayed(tmp_path: Path) -> None:
