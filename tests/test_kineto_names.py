@@ -1,8 +1,10 @@
 """Short names of operations and kernels."""
 
+import numpy as np
 import pytest
 
-from joulemap.frameworks.kineto_names import foreign, kernel, operation
+from joulemap.frameworks.kineto_names import Paths, foreign, kernel, layer, module, operation
+from joulemap.labels import Labels
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,16 @@ def test_only_operations_outside_of_aten_keep_their_namespace(name, called):
 )
 def test_short_names_of_kernels(name, short):
     assert kernel(name) == short
+
+
+def test_modules_that_are_called_like_a_place_have_a_name_of_their_own_compiled_or_not():
+    """Only where a path begins with it: below a module it is no place."""
+    assert layer("M:" + module("optimizer.0")) == "optimizer (module)/0"
+    assert module("net.loss") == "net.loss"
+    words = ["C:loss.a", "Torch-Compiled Region: 0/0", "net"]
+    paths = Paths(Labels(np.arange(3, dtype=np.int32), tuple(words)))
+    (region,) = paths.within(np.array([paths.ROOT]), np.array([1]))
+    (inside,) = paths.within(np.array([paths.code("net")]), np.array([1]))
+    top, below = paths.of_kernels(np.array([region, inside]), np.array([0, 0])).tolist()
+    assert paths.words[top] == "loss (module)/a"
+    assert paths.words[below] == "net/loss/a"

@@ -62,6 +62,7 @@ def test_every_layer_owns_its_forward_and_its_backward(tmp_path: Path) -> None:
     assert ("nll_loss_forward", "forward") in found["loss"]
     assert ("NllLossBackward0", "backward") in found["loss"]
     assert {phase for _, phase in found["gradient clipping"]} == {"optimizer"}
+    assert not {operation for operation, _ in found["gradient clipping"]} & {"AccumulateGrad", "detach"}
     assert {phase for _, phase in found["optimizer/AdamW"]} == {"optimizer"}
     assert ("AccumulateGrad", "backward") in found["head"]
     assert {operation for operation, _ in found["(unnamed)"]} <= {
@@ -95,6 +96,71 @@ def test_gradients_that_are_clipped_by_value(tmp_path: Path, foreach: bool) -> N
     parameters = len(list(model.parameters()))
     assert calls["(unnamed)/clamp_"] == 2 * (1 + parameters)
     assert calls["gradient clipping/clamp_"] == (0 if foreach else 2 * parameters)
+
+
+def test_the_last_gradient_that_is_added_before_clipping_is_a_layer_s(tmp_path: Path) -> None:
+    """That of the first layer: the engine is not done when it has begun its last row."""
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3))
+
+    def step() -> None:
+        model(torch.tensor([1, 2])).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    optimizer = torch.optim.SGD(model.parameters())
+    step()  # from here on there are gradients to add to
+    found = traced(tmp_path, step)
+    assert {("AccumulateGrad", "backward"), ("add_", "backward")} <= found["0"]
+    assert "add_" not in {operation for operation, _ in found["gradient clipping"]}
+
+
+@pytest.mark.parametrize("change", ["copy", "fill", "scale", "view"])
+def test_what_is_written_in_place_is_differentiated_where_it_was_written(tmp_path: Path, change: str) -> None:
+    class Writes(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.dense(x)
+            if change == "copy":
+                whole = torch.zeros(2, 8)
+                whole[:, :4] = y
+                return whole
+            if change == "fill":
+                y[:, :2] = 0
+            elif change == "scale":
+                y[:, 1].mul_(2)
+            else:
+                part = y[:, :2]
+                y.mul_(2)
+                return y + part.sum()
+            return y
+
+    model = torch.nn.Sequential(Writes(), torch.nn.ReLU())
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4)).sum().backward())
+    node = "AsStridedBackward0" if change == "view" else "CopySlices"
+    assert (node, "backward") in found["0"]
+    assert "backward" not in {phase for _, phase in found.get("(unnamed)", ())}
+
+
+def test_a_module_may_be_called_like_a_place_outside_of_modules(tmp_path: Path) -> None:
+    class Learned(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.optimizer = torch.nn.Sequential(torch.nn.Linear(4, 4))
+            self.loss = torch.nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.loss(self.optimizer(x))
+
+    model = Learned()
+    optimizer = torch.optim.SGD(model.parameters())
+    found = traced(tmp_path, lambda: train(model, optimizer))
+    for layer in ("optimizer (module)/0", "loss (module)"):
+        assert {("addmm", "forward"), ("AddmmBackward0", "backward")} <= found[layer]
+    assert "addmm" not in {operation for operation, _ in found["loss"]}
+    assert {phase for _, phase in found["optimizer/SGD"]} == {"optimizer"}
 
 
 def test_a_loss_that_is_written_by_hand(tmp_path: Path) -> None:
@@ -290,6 +356,15 @@ def test_wrappers_are_no_part_of_the_path(tmp_path: Path) -> None:
     assert not any("module" in layer or "_orig_mod" in layer for layer in found)
 
 
+def test_classes_that_are_made_from_wrappers_are_wrappers(tmp_path: Path) -> None:
+    class Parallel(torch.nn.DataParallel):  # type: ignore[misc, name-defined]
+        pass
+
+    found = traced(tmp_path, lambda: Parallel(Net())(torch.randn(2, 4)))
+    assert ("addmm", "forward") in found["head"]
+    assert not any("module" in layer for layer in found)
+
+
 def test_copies_of_a_model_on_several_gpus_are_that_model(tmp_path: Path) -> None:
     model, x = Net(), torch.randn(2, 4)
     copies = [model._replicate_for_data_parallel() for _ in range(2)]  # as DataParallel does, for one call
@@ -353,6 +428,7 @@ model = torch.nn.parallel.DistributedDataParallel(Net())
 found = traced(Path(sys.argv[1]), lambda: model(torch.randn(2, 4)).sum().backward(), times=2)
 assert ("addmm", "forward") in found["blocks/0/dense"], found.keys()
 assert ("AddmmBackward0", "backward") in found["head"], found["head"]
+assert {phase for name, phase in found["communication"] if "grad" in name} == {"backward"}, found
 print(sorted(found["communication"]))
 torch.distributed.destroy_process_group()
 """
@@ -365,6 +441,7 @@ torch.distributed.destroy_process_group()
     done = unaborted(run, lambda done: done.stderr)
     assert done.returncode == 0, done.stderr
     assert "allreduce" in done.stdout
+    assert "copy_bucket_to_grad" in done.stdout
 
 
 def test_the_modules_of_bert_own_their_backward_nodes(tmp_path: Path) -> None:

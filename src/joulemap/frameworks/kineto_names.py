@@ -28,6 +28,8 @@ LOSS = "loss"
 CUDA_GRAPH = "CUDA graph"
 OPTIMIZER, ZERO_GRAD = "optimizer", "zero_grad"
 ACCUMULATE = "AccumulateGrad"
+_BUCKETS = (OPTIMIZER, LOSS, COMMUNICATION)
+"""Of places outside of modules those that an attribute may be called, too."""
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
@@ -42,6 +44,13 @@ _OPTIMIZER = re.compile(r"Optimizer\.(?P<what>step|zero_grad)#(?P<optimizer>[^.]
 COMPILED_REGION = re.compile(r"Torch-Compiled Region(: (?P<frame>\d+)/(?P<again>\d+)|$)")
 """Which one it is, older versions do not say."""
 SCRIPTED = re.compile(r"(autograd::engine::evaluate_function: )?torch::jit::.*DifferentiableGraphBackward")
+REBASED = re.compile(
+    r"(autograd::engine::evaluate_function: )?((torch::autograd::)?CopySlices|AsStridedBackward)"
+)
+"""Made for views of what is written in place, beside what the operation that writes or reads made itself."""
+_REDUCER = r"torch(::|\.)distributed(::|\.ddp\.)reducer::"
+WITH_GRADIENTS = re.compile(_REDUCER + r"(mul|copy)|FSDP::(root_)?(pre|post)_backward")
+"""What data parallelism does with gradients, some of it when the engine has ended."""
 GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 COMPILED_STEP = "Optimizer.step#compiled"
@@ -50,7 +59,9 @@ _PLACES = (
     (re.compile(r"enumerate\(DataLoader\)#"), LOADER),
     (re.compile(r"aten::_?pin_memory$"), INPUT),
     (
-        re.compile(r"(nccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b:?|nccl(Dev)?Kernel"),
+        re.compile(
+            r"(nccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b:?|nccl(Dev)?Kernel|" + _REDUCER
+        ),
         COMMUNICATION,
     ),
     (re.compile(r"aten::_amp_"), SCALING),
@@ -245,7 +256,8 @@ class Paths:
         around = region
         while around in self._around:  # regions are inside each other where a graph is broken
             around = self._around[around]
-        path = range_name.removeprefix(KERNEL_PLACE).replace(".", SEPARATOR)
+        below = range_name.removeprefix(KERNEL_PLACE)
+        path = (module(below) if around in (self.NOWHERE, self.ROOT) else below).replace(".", SEPARATOR)
         return self.code(self.joined(around, path)) if path else max(around, self.ROOT)
 
     def joined(self, path: int, part: str) -> str:
@@ -260,6 +272,12 @@ def qualified(prefix: Int64, prefixes: Sequence[str], leaf: Labels) -> Labels:
     pairs = [(prefixes[pair // words], leaf.words[pair % words]) for pair in used.tolist()]
     joined = [SEPARATOR.join(pair) for pair in pairs]
     return Labels(where.astype(np.int32), tuple(joined)).mapped(joined)
+
+
+def module(path: str) -> str:
+    """The path of a module (``a.b``) as it is called, which is no place outside of modules."""
+    first, dot, rest = path.partition(".")
+    return f"{first} (module){dot}{rest}" if first in _BUCKETS else path
 
 
 def layer(range_name: str) -> str:

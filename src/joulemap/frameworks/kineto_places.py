@@ -47,7 +47,8 @@ def places(
     given[beside & top & calls.is_named(_LOSS)] = paths.code(names.LOSS)
     replays = (path == Paths.NOWHERE) & (calls.role == Role.RUNTIME) & calls.is_named(names.GRAPH_LAUNCH)
     given[replays] = paths.code(names.CUDA_GRAPH)
-    given[_clipping(calls, top & (given == NONE))] = paths.code(names.CLIPPING)
+    of_engine = forest.inherit(np.where(calls.is_backward, 1, NONE)) == 1
+    given[_clipping(calls, top & (given == NONE) & ~of_engine)] = paths.code(names.CLIPPING)
     for word, name in enumerate(calls.name.words):
         where = names.place(name)
         if where is not None:

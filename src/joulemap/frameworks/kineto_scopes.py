@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulemap.frameworks import kineto_names as names
 from joulemap.frameworks.imported import ACCUMULATION
@@ -63,7 +64,7 @@ def _descend(calls: Calls, forest: Forest, paths: Paths, given: Int64) -> tuple[
     """
     path = np.full(len(calls.start_ns), Paths.NOWHERE, np.int64)
     phase = np.full(len(calls.start_ns), OTHER, np.int64)
-    backward = calls.is_backward
+    backward = calls.is_backward | calls.is_named(names.WITH_GRADIENTS)
     for rows in forest.levels:
         above, role = forest.parent[rows], calls.role[rows]
         outermost = above == NO_PARENT
@@ -94,14 +95,53 @@ def _differentiated(calls: Calls) -> tuple[Int64, Int64]:
     origin = _newest_before(
         _pairs(calls.thread[forward], calls.sequence[forward]),
         calls.start_ns[forward],
-        _pairs(calls.forward_thread[backward] * (calls.thread[backward] != 0), calls.sequence[backward]),
+        _asked(calls, backward),
         calls.start_ns[backward],
     )
     found = origin != NONE
     origin[found] = forward[origin[found]]
+    numbered = _Numbered.of(calls, forward)
     scripted = np.flatnonzero(~found & calls.is_named(names.SCRIPTED)[backward])
-    origin[scripted] = _first_captured(calls, forward, backward[scripted])
+    origin[scripted] = numbered.after(_asked(calls, backward[scripted]))
+    rebased = np.flatnonzero(~found & calls.is_named(names.REBASED)[backward])
+    origin[rebased] = numbered.before(_asked(calls, backward[rebased]))
     return backward, origin
+
+
+def _asked(calls: Calls, backward: Int64) -> Int64:
+    """The thread and number of what some rows of the engine differentiate."""
+    return _pairs(calls.forward_thread[backward] * (calls.thread[backward] != 0), calls.sequence[backward])
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbered:
+    """Forward operations in the order of their threads and numbers, for nodes that none has the number of."""
+
+    keys: Int64
+    rows: Int64
+
+    @classmethod
+    def of(cls, calls: Calls, forward: Int64) -> _Numbered:
+        keys = _pairs(calls.thread[forward], calls.sequence[forward])
+        order = np.lexsort((calls.start_ns[forward], keys))
+        return cls(keys[order], forward[order])
+
+    def after(self, wanted: Int64) -> Int64:
+        """The first with a greater number. Graphs of TorchScript take theirs before they capture their
+        inputs, which is the next operation of their thread."""
+        return self._at(np.searchsorted(self.keys, wanted, side="right"), wanted)
+
+    def before(self, wanted: Int64) -> Int64:
+        """The last with a smaller number: it made two nodes, or more, and has the number of the first."""
+        return self._at(np.searchsorted(self.keys, wanted) - 1, wanted)
+
+    def _at(self, place: NDArray[np.intp], wanted: Int64) -> Int64:
+        """The rows there, where they are of the thread that is wanted."""
+        if not len(self.keys):
+            return np.full(len(wanted), NONE, np.int64)
+        inside = np.clip(place, 0, len(self.keys) - 1)
+        fits = (inside == place) & (self.keys[inside] >> _THREAD == wanted >> _THREAD)
+        return np.where(fits, self.rows[inside], NONE)
 
 
 def _of_first_order(
@@ -126,20 +166,6 @@ def _of_first_order(
         first[rows] = np.where(start_ns[before] < start_ns[rows], first[before], NONE)
         again = (first != NONE) & (phase[first] == BACKWARD)
     return forward, first
-
-
-def _first_captured(calls: Calls, forward: Int64, scripted: Int64) -> Int64:
-    """Graphs of TorchScript have no operation of their number: they take it before they capture their inputs,
-    which is the next operation of their thread."""
-    keys = _pairs(calls.thread[forward], calls.sequence[forward])
-    order = np.lexsort((calls.start_ns[forward], keys))
-    if not len(order):
-        return np.full(len(scripted), NONE, np.int64)
-    wanted = _pairs(calls.forward_thread[scripted] * (calls.thread[scripted] != 0), calls.sequence[scripted])
-    place = np.minimum(np.searchsorted(keys[order], wanted, side="right"), len(order) - 1)
-    row = forward[order[place]]
-    follows = (keys[order[place]] > wanted) & (keys[order[place]] >> _THREAD == wanted >> _THREAD)
-    return np.where(follows, row, NONE)
 
 
 def _paths_of_backward(calls: Calls, paths: Paths, path: Int64, backward: Int64, origin: Int64) -> Int64:

@@ -117,7 +117,7 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
             continue
         met.add(id(module))
         yield id(module), path
-        inner = _WRAPPERS.get(_class(module))
+        inner = _held_as(module)
         children = [
             (child, path if name == inner else f"{path}.{name}".strip("."))
             for name, child in module._modules.items()
@@ -127,9 +127,14 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
 
 
 def _unwrapped(module: Any) -> Any:
-    held = _WRAPPERS.get(_class(module))
+    held = _held_as(module)
     inner = None if held is None else module._modules.get(held)
     return module if inner is None else _unwrapped(inner)
+
+
+def _held_as(module: Any) -> str | None:
+    """What a wrapper, or a class made from one, calls what it stands for."""
+    return next((_WRAPPERS[one.__name__] for one in type(module).__mro__ if one.__name__ in _WRAPPERS), None)
 
 
 def _is_loss(module: Any) -> bool:

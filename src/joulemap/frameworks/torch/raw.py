@@ -234,7 +234,10 @@ def _pieces(values: Values, op: str, shapes: str, _strides: str, types: str, cod
 def _module_path(word: str, prefixes: Sequence[str]) -> str:
     """``M:2:encoder.0`` is ``M:Discriminator.encoder.0`` where there are several outermost modules."""
     number, path = _split(word)
-    return word if number is None else MODULE + ".".join(filter(None, (prefixes[number], path)))
+    if number is None:
+        return word
+    whole = ".".join(filter(None, (prefixes[number], path)))
+    return MODULE + (whole if number == NOBODY else kineto_names.module(whole))
 
 
 def _layer(label: str, prefixes: Sequence[str]) -> str:
