@@ -49,6 +49,7 @@ bench: $(READY) $(GENERATED)  ## Measure speed and memory; the table goes to ben
 	$(BIN)/python benchmarks/blocks.py --framework torch
 	$(BIN)/python benchmarks/blocks.py --framework jax
 	$(BIN)/python benchmarks/hooks.py
+	$(BIN)/python benchmarks/closing.py
 	$(BIN)/python benchmarks/calls.py
 
 docs: $(READY)  ## Build the documentation into site/

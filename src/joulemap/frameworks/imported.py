@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class Signature:
         return call_key(self.op, self.shapes, self.strides, self.types, self.scalars, self.cold)
 
 
+@lru_cache(maxsize=10_000)
 def call_key(op: str, shapes: str, strides: str, types: str, scalars: str, cold: str = "") -> str:
     """What an operation was called with in one line, which says nothing of where."""
     said = [op, shapes, strides, types, scalars]

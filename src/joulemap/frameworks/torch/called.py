@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,10 +112,12 @@ def with_signatures(events: EventTrace, called: Called, cold: Cold) -> EventTrac
     """The events, of which each says what it was called with."""
     if not len(called.rows):
         return events
-    words = {"": 0}
-    code = [words.setdefault(signature(call, 0, cold).key, len(words)) for call in called.calls]
+    words, known = {"": 0}, dict[tuple[str, str, str], int]()
+    for call in called.calls:
+        if call[1:] not in known:  # layers call the same
+            known[call[1:]] = words.setdefault(signature(call, 0, cold).key, len(words))
     codes = np.zeros(len(events), np.int32)
-    codes[called.rows] = np.array(code, np.int32)[called.which]
+    codes[called.rows] = np.array([known[call[1:]] for call in called.calls], np.int32)[called.which]
     return replace(events, signature=Labels(codes, tuple(words)))
 
 
@@ -125,8 +128,9 @@ def signature(call: Call, calls: int, cold: Cold) -> Signature:
     return Signature(call.name, call.op, call.phase, shapes, strides, types, scalars, calls, there)
 
 
+@lru_cache(maxsize=10_000)
 def _unpacked(said: str, op: str, phase: str) -> tuple[str, str, str, str]:
-    """Shapes, strides, types and scalars, each as JSON."""
+    """Shapes, strides, types and scalars, each as JSON. Many layers call the same."""
     shapes, strides, types, scalars = json.loads(said)
     if not any(word in op for word in _EXPONENTS):
         scalars = [_rounded(one, phase == "optimizer") for one in scalars]

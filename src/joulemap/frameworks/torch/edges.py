@@ -93,6 +93,10 @@ class _Modules:
         self._host = host
         operations = _operations(host)
         self._operations = operations[np.argsort(host.columns.start_ns[operations], kind="stable")]
+        self._start_ns = host.columns.start_ns[self._operations]
+        self._path: dict[str, int] = {}
+        first = [self._path.setdefault(word, code) for code, word in enumerate(host.paths.words)]
+        self._path_of_row = np.array(first)[host.path]
 
     @cached_property
     def _first_calls(self) -> Mapping[str, int]:
@@ -109,9 +113,9 @@ class _Modules:
         row = self._first_calls.get(path)
         if row is None:
             return self._operations[:0]
-        columns, rows = self._host.columns, self._operations
-        begin, end = np.searchsorted(columns.start_ns[rows], (columns.start_ns[row], columns.end_ns[row]))
-        rows = rows[begin:end]
+        columns = self._host.columns
+        begin, end = np.searchsorted(self._start_ns, (columns.start_ns[row], columns.end_ns[row]))
+        rows = self._operations[begin:end]
         inside: Int64 = rows[columns.lane.codes[rows] == columns.lane.codes[row]]
         return inside
 
@@ -137,7 +141,7 @@ class _Modules:
     def _own(self, path: str) -> Int64:
         """The operations that a module runs itself; none where they are differentiated."""
         rows = self._inside(path)
-        own: Int64 = rows[np.array(self._host.paths.words)[self._host.path[rows]] == path]
+        own: Int64 = rows[self._path_of_row[rows] == self._path.get(path, NONE)]
         return own[:0] if np.isin(own, self._host.scopes.origin).any() else own
 
     def _joined(self, part: Int64, own: Int64, *, after: bool) -> Iterator[Edge]:
