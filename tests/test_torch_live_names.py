@@ -208,6 +208,24 @@ def test_modules_that_come_later_or_for_one_call(tmp_path: Path) -> None:
     assert ("softmax", "forward") in found["Softmax"]
 
 
+def test_a_weight_that_is_read_outside_of_its_model_is_no_model_and_no_step(tmp_path: Path) -> None:
+    """It is computed whenever somebody reads it, first while the model is built."""
+    parametrized = torch.nn.utils.parametrizations.weight_norm
+    with attached(tmp_path) as (adapter, heard):
+        model = torch.nn.Sequential(parametrized(torch.nn.Linear(4, 4)), torch.nn.Linear(4, 3))
+        assert model[0].weight.shape == (4, 4)
+        assert heard.steps == []
+        with session(adapter, tmp_path):
+            with torch.no_grad():
+                assert model[0].weight.shape == (4, 4)
+            model(torch.randn(2, 4)).sum().backward()
+        assert heard.steps == ["train"]
+    found = layers(tmp_path)
+    assert ("addmm", "forward") in found["0"]
+    assert any("_weight_norm" in operation for operation, _ in found["0/parametrizations/weight/0"])
+    assert not any("ParametrizationList" in layer or layer.startswith("Sequential") for layer in found)
+
+
 def test_a_shared_module_keeps_its_first_place(tmp_path: Path) -> None:
     shared = torch.nn.Linear(4, 4)
     model = torch.nn.Sequential(shared, torch.nn.Sequential(shared, torch.nn.Tanh()))

@@ -27,7 +27,7 @@ from joulemap.frameworks.torch.dataflow import Dataflow
 from joulemap.frameworks.torch.given import counting, given
 from joulemap.frameworks.torch.graft import Begins, Ends, grafted
 from joulemap.frameworks.torch.graphs import Graphs, is_compiled
-from joulemap.frameworks.torch.names import ModuleNames
+from joulemap.frameworks.torch.names import ModuleNames, computes_weight
 from joulemap.frameworks.torch.quick import Quick
 from joulemap.frameworks.torch.steps import StepFinder
 from joulemap.frameworks.watch import Watch
@@ -262,11 +262,11 @@ class Calls:
 
     def _outermost_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """A module is called by no module. While gradients are computed, it runs a second time for them;
-        while a CUDA graph is captured, nothing runs."""
+        while a CUDA graph is captured, nothing runs; and a weight that is read is no step."""
         torch = sys.modules["torch"]
         self._finder.expect_nothing()
         self.graphs.begins(module)
-        if torch._C._current_graph_task_id() != -1 or gpus.captures():
+        if torch._C._current_graph_task_id() != -1 or gpus.captures() or computes_weight(module):
             return
         self.names.see(module)
         gradients = torch.is_grad_enabled()

@@ -15,7 +15,7 @@ from typing import Any
 from joulemap.frameworks.torch.aside import unseen
 
 MODULE = "M:"
-LOSS = "loss"
+LOSS, PARAMETRIZATION = "loss", "(parametrization)"
 NOBODY = 0
 _WRAPPERS = {
     "DistributedDataParallel": "module",
@@ -61,6 +61,8 @@ class ModuleNames:
     def name(self, module: Any, above: str) -> str:
         """The label of a module that had none: a new outermost one, one that was put into another since, or
         one that is made for one call. ``above`` is the label of the call around this one."""
+        if not above and computes_weight(module):
+            return _label(NOBODY, PARAMETRIZATION)
         if _is_loss(module):
             return _label(NOBODY, f"{LOSS}.{_class(module)}")
         if not above:
@@ -135,6 +137,11 @@ def _unwrapped(module: Any) -> Any:
 def _held_as(module: Any) -> str | None:
     """What a wrapper, or a class made from one, calls what it stands for."""
     return next((_WRAPPERS[one.__name__] for one in type(module).__mro__ if one.__name__ in _WRAPPERS), None)
+
+
+def computes_weight(module: Any) -> bool:
+    """Whether it is no model, but what a parametrized weight is computed by whenever somebody reads that."""
+    return _class(module) == "ParametrizationList"
 
 
 def _is_loss(module: Any) -> bool:
