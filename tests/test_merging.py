@@ -88,7 +88,7 @@ def test_machines_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_missing_is_said(tmp_path: Path) -> None:
     [note] = merge([rank_of(tmp_path, 0, metered=True)], tmp_path / "job.joulemap").notes
-    assert "Ranks 1 are missing" in note
+    assert "Rank 1 is missing: what it drew" in note
     assert note in joulemap.account(tmp_path / "job.joulemap").warnings
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 
 TRAIN = """
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -30,10 +31,13 @@ dist.init_process_group("gloo")
 layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 model = torch.nn.parallel.DistributedDataParallel(layers)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
 for _ in range(int(sys.argv[1])):
     optimizer.zero_grad()
     model(torch.randn(64, 64)).square().mean().backward()
     optimizer.step()
+weights = [one.tolist() for one in model.parameters()]
+Path(f"weights-{dist.get_rank()}.txt").write_text(repr(weights))
 dist.destroy_process_group()
 """
 JOULEMAP = [sys.executable, "-m", "joulemap"]
@@ -84,6 +88,19 @@ def launch(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]
         text=True,
         timeout=240,
     )
+
+
+def test_ranks_learn_what_they_learn_without_us(job: Path, tmp_path: Path) -> None:
+    def plain(turn: int) -> subprocess.CompletedProcess[str]:
+        (tmp_path / str(turn)).mkdir()
+        return launch(tmp_path / str(turn), [sys.executable, "train.py", "4"])
+
+    done = unaborted(plain, lambda done: done.stderr)
+    assert done.returncode == 0, done.stderr
+    folder = max(tmp_path.iterdir())
+    learned = {rank: (job / f"weights-{rank}.txt").read_text() for rank in range(2)}
+    assert learned == {rank: (folder / f"weights-{rank}.txt").read_text() for rank in range(2)}
+    assert learned[0] == learned[1]
 
 
 def test_the_machine_is_metered_once(job: Path) -> None:

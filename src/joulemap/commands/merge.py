@@ -34,8 +34,7 @@ def command(recordings: Sequence[Path], output: Path, overwrite: bool, as_json: 
         return
     out = console()
     count, machines = len(merged.ranks), merged.machines
-    out.print(
-        f"{count} ranks on {machines} {'machine' if machines == 1 else 'machines'} in {output}.", markup=False
-    )
+    ranks, where = ("rank", "ranks")[count != 1], ("machine", "machines")[machines != 1]
+    out.print(f"{count} {ranks} on {machines} {where} in {output}.", markup=False)
     for note in merged.notes:
         out.print(f"note: {note}", style="yellow", markup=False)

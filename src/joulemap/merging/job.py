@@ -86,7 +86,8 @@ def missing(parts: Sequence[Recording]) -> list[str]:
     if not gone:
         return []
     words = ", ".join(map(str, gone))
-    return [f"Ranks {words} are missing: what they drew stands under idle or other processes."]
+    which, they = (f"Rank {words} is", "it") if len(gone) == 1 else (f"Ranks {words} are", "they")
+    return [f"{which} missing: what {they} drew stands under idle or other processes."]
 
 
 def unmetered(parts: Sequence[Recording]) -> list[str]:
