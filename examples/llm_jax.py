@@ -7,14 +7,14 @@ The model is a Llama of plain functions over a tree of arrays, with random weigh
 what it says makes no sense; what it costs does. Prompts and answers follow from the seed. Layers are scopes
 (`jax.named_scope`); where there is none, a recording has the names of the functions.
 
-Energy per token is read from a recording afterwards. Both phases are named with `joulemap.measure`, so that
+Energy per token is read from a recording afterwards. Both phases are named with `joulemap.measure`, which
+they tell of every token that went through the model, so that
 
     joulemap run -o llm.joulemap llm_jax.py
     joulemap show llm.joulemap --by region
 
-has the energy of `prefill` and of `decode`; divided by the tokens that this program prints for each, that is
-the energy per token. Every prompt and every new token is a step of its own: they are calls of two compiled
-functions, `read_prompt` and `next_token`.
+has the energy of `prefill` and of `decode`, and of each token in them. Every prompt and every new token is a
+step of its own: they are calls of two compiled functions, `read_prompt` and `next_token`.
 """
 
 from __future__ import annotations
@@ -189,28 +189,30 @@ def next_token(
     return scores.argmax(-1, keepdims=True), cache
 
 
-@joulemap.measure("prefill")
 def prefill(
     size: Size, weights: Weights, prompt: jax.Array, cache: Cache, phase: Phase
 ) -> tuple[jax.Array, Cache]:
     """Reads the prompt at once and gives the first new token."""
     start_s = time.perf_counter()
-    token, cache = jax.block_until_ready(read_prompt(size, weights, prompt, cache))
+    with joulemap.measure("prefill", unit="token") as tokens:
+        token, cache = jax.block_until_ready(read_prompt(size, weights, prompt, cache))
+        tokens.add(prompt.size)
     phase.add(prompt.size, start_s)
     return token, cache
 
 
-@joulemap.measure("decode")
 def decode(
     size: Size, weights: Weights, token: jax.Array, cache: Cache, start: int, count: int, phase: Phase
 ) -> np.ndarray:
     """Goes on for so many tokens, each from all before it."""
     start_s = time.perf_counter()
     answer = [token]
-    for number in range(count):
-        token, cache = next_token(size, weights, token, cache, jnp.int32(start + number))
-        answer.append(token)
-    said = np.concatenate(jax.device_get(answer), axis=1)
+    with joulemap.measure("decode", unit="token") as tokens:
+        for number in range(count):
+            token, cache = next_token(size, weights, token, cache, jnp.int32(start + number))
+            answer.append(token)
+        said = np.concatenate(jax.device_get(answer), axis=1)
+        tokens.add(count * len(said))
     phase.add(count * len(said), start_s)
     return said
 

@@ -6,16 +6,13 @@
 The model is a `LlamaForCausalLM` made from a config, with random weights: nothing is downloaded, and what it
 says makes no sense; what it costs does. Prompts and answers follow from the seed.
 
-Energy per token is read from a recording afterwards. Both phases are named with `joulemap.measure`, so that
+Energy per token is read from a recording afterwards. Both phases are named with `joulemap.measure`, which
+they tell of every token that went through the model, so that
 
     joulemap run -o llm.joulemap llm_torch.py
     joulemap show llm.joulemap --by region
 
-has the energy of `prefill` and of `decode`; divided by the tokens that this program prints for each, that is
-the energy per token. With a program around it:
-
-    joulemap show llm.joulemap --by region --json |
-        jq '[.rows[] | select(.region == "decode") | .energy_j] | add / 1008'
+has the energy of `prefill` and of `decode`, and of each token in them (`--json` has `energy_j` and `count`).
 
 Every prompt and every new token is a step of its own (`joulemap.step`): `--by step` has them one by one.
 """
@@ -84,30 +81,31 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-@joulemap.measure("prefill")
 def prefill(model: LlamaForCausalLM, prompt: torch.Tensor, cache: DynamicCache, phase: Phase) -> torch.Tensor:
     """Reads the prompt at once and gives the first new token."""
     start_s = time.perf_counter()
-    with joulemap.step("prefill"):
+    with joulemap.measure("prefill", unit="token") as tokens, joulemap.step("prefill"):
         scores = model(prompt, past_key_values=cache, logits_to_keep=1).logits
         token = scores[:, -1].argmax(-1, keepdim=True)
         wait_for(prompt.device.type)
+        tokens.add(prompt.numel())
     phase.add(prompt.numel(), start_s)
     return token
 
 
-@joulemap.measure("decode")
 def decode(
     model: LlamaForCausalLM, token: torch.Tensor, cache: DynamicCache, count: int, phase: Phase
 ) -> torch.Tensor:
     """Goes on for so many tokens, each from all before it."""
     start_s = time.perf_counter()
     answer = [token]
-    for _ in range(count):
-        with joulemap.step("decode"):
-            scores = model(answer[-1], past_key_values=cache).logits
-            answer.append(scores[:, -1].argmax(-1, keepdim=True))
-    wait_for(token.device.type)
+    with joulemap.measure("decode", unit="token") as tokens:
+        for _ in range(count):
+            with joulemap.step("decode"):
+                scores = model(answer[-1], past_key_values=cache).logits
+                answer.append(scores[:, -1].argmax(-1, keepdim=True))
+            tokens.add(len(token))
+        wait_for(token.device.type)
     phase.add(count * len(token), start_s)
     return torch.cat(answer, dim=1)
 

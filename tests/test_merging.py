@@ -195,6 +195,19 @@ def test_a_region_is_counted_once_for_all_ranks_that_are_in_it(tmp_path: Path) -
     assert table.to_pylist() == [epoch, own[1]]
 
 
+def test_what_ranks_have_counted_in_a_region_is_added_up(tmp_path: Path) -> None:
+    decode = {"start_ns": 0, "end_ns": S, "name": "decode", "count": 6.0, "unit": "token"}
+    none = {"start_ns": S, "end_ns": 2 * S, "name": "save", "count": None, "unit": None}
+    ranks = [[decode, {**decode, "count": 2.0}, none], [{**decode, "count": 4.0}, none]]
+    first, second = (
+        rank_of(tmp_path, rank, metered=not rank, tables={"regions": rows}) for rank, rows in enumerate(ranks)
+    )
+    merge([first, second], tmp_path / "job.joulemap")
+    table = joulemap.load(tmp_path / "job.joulemap").table("regions")
+    assert table is not None
+    assert table["count"].to_pylist() == [9.0, 3.0, None]
+
+
 def test_sessions_and_facts_say_whose_they_are(tmp_path: Path) -> None:
     fact = {"t_ns": S, "name": "GPU:0 sm_clock_mhz", "value": 1980.0}
     facts = [fact, {**fact, "name": "fan/1 speed_rpm"}, {**fact, "name": "load"}]

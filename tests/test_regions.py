@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joulemap.accounting import unmixed
-from joulemap.accounting.regions import Region, regions
+from joulemap.accounting.regions import Region, regions, with_counts
 from joulemap.accounting.student import NORMAL_975
 from joulemap.accounting.uncertainty import EDGE_RMS
 from joulemap.devices import Domain
@@ -187,6 +187,20 @@ def test_of_a_processor_regions_have_the_program_s_part():
     start = np.array([1, 6]) * S
     found = regions(["a", "b"], start, start + S, [power], {"cpu": share})
     assert [one.energy_j for one in found] == pytest.approx([50.0, 100.0])
+
+
+def test_what_was_counted_in_stretches_of_a_name_is_added_up():
+    found = regions(["decode", "load"], np.array([0, S]), np.array([S, 2 * S]), [POWER])
+    rows = [
+        {"name": "decode", "count": 6.0, "unit": "token"},
+        {"name": "decode", "count": 2.0, "unit": "token"},
+        {"name": "decode", "count": 1.0, "unit": "answer"},
+        {"name": "load", "count": None, "unit": None},
+    ]
+    counted = {one.name: (one.count, one.unit) for one in with_counts(found, rows)}
+    assert counted == {"decode": (8.0, "token"), "load": (0.0, "")}
+    older = [{"name": "decode"}, {"name": "load"}]
+    assert with_counts(found, older) == found
 
 
 def test_where_nothing_was_metered_or_named_nothing_is_said():

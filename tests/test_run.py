@@ -291,6 +291,40 @@ def test_the_exit_code_is_the_programs_where_nobody_reads_the_summary(tmp_path: 
     assert done.returncode == 3
 
 
+def test_what_a_part_of_a_program_counts_has_its_energy_each(tmp_path: Path) -> None:
+    source = """
+        import joulemap, time
+        for count in (3, 5):
+            with joulemap.measure("decode", unit="token") as tokens:
+                tokens.add(1)
+                time.sleep(0.2)
+                tokens.add(count - 1)
+        with joulemap.measure("load"):
+            time.sleep(0.2)
+        print(tokens.count)
+        """
+    script = program(tmp_path, source)
+    assert subprocess.check_output([sys.executable, script], text=True) == "5.0\n"
+    assert recorded(tmp_path, script).stdout == "5.0\n"
+    table = recording(tmp_path).table("regions")
+    assert table is not None
+    assert list(zip(*(table[name].to_pylist() for name in ("count", "unit")), strict=True)) == [
+        (3.0, "token"),
+        (5.0, "token"),
+        (None, None),
+    ]
+    show = [sys.executable, "-m", "joulemap", "show", "r.joulemap", "--by", "region"]
+    said = subprocess.check_output(show, cwd=tmp_path, text=True)
+    decode, load = (next(line for line in said.splitlines() if name in line) for name in ("decode ", "load "))
+    assert "/token" in decode
+    assert "/" not in load
+    rows = json.loads(subprocess.check_output([*show, "--json"], cwd=tmp_path, text=True))["rows"]
+    assert {(row["region"], row.get("count"), row.get("unit")) for row in rows} == {
+        ("decode", 8.0, "token"),
+        ("load", None, None),
+    }
+
+
 def test_steps_and_regions_that_the_program_marks_are_kept(tmp_path: Path) -> None:
     script = program(
         tmp_path,

@@ -10,7 +10,8 @@ powers are told apart (``unmixed``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,9 @@ class Region:
     rms_j: float
     seconds: float
     calls: int
+    count: float = 0.0
+    unit: str = ""
+    """So many of a unit were done in it, as the program has counted."""
 
     @property
     def low_j(self) -> float:
@@ -80,6 +84,18 @@ def regions(
             for number, word in enumerate(words.tolist())
         ]
     return found
+
+
+def with_counts(found: Sequence[Region], rows: Sequence[Mapping[str, Any]]) -> list[Region]:
+    """The regions with what was counted in the stretches of their names: of the first unit where there are
+    several."""
+    units: dict[str, str] = {}
+    counts: dict[str, float] = {}
+    for row in rows:
+        name, unit = row["name"], row.get("unit")
+        if unit and units.setdefault(name, unit) == unit:
+            counts[name] = counts.get(name, 0.0) + row["count"]
+    return [replace(one, count=counts.get(one.name, 0.0), unit=units.get(one.name, "")) for one in found]
 
 
 @dataclass(frozen=True, eq=False)

@@ -159,13 +159,14 @@ def show(
 
 
 def _regions(recording: Recording) -> list[Region]:
-    from joulemap.accounting.regions import regions
+    from joulemap.accounting.regions import regions, with_counts
 
     table = recording.table("regions")
     if table is None:
         return []
     start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
-    return regions(table["name"].to_pylist(), start_ns, end_ns, recording.power(), recording.shares())
+    found = regions(table["name"].to_pylist(), start_ns, end_ns, recording.power(), recording.shares())
+    return with_counts(found, table.to_pylist())
 
 
 def _kinds(recording: Recording) -> list[Region]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -77,14 +78,38 @@ def _first_of_each(tables: _Tables) -> pa.Table | None:
 
 def _regions(tables: _Tables) -> pa.Table | None:
     """A region is a time of the whole job, and the ranks are in it together: each name's are those of the
-    first rank that has it, or its energy would be counted as often as there are ranks."""
+    first rank that has it, or its energy would be counted as often as there are ranks. What they have counted
+    is all ranks'."""
     parts: list[pa.Table] = []
     known: set[str] = set()
     for _, table in tables:
         new = pc.invert(pc.is_in(table["name"], pa.array(sorted(known), pa.string())))
         parts.append(table.filter(new))
         known.update(table["name"].to_pylist())
-    return _joined(parts)
+    return _counting_all(_joined(parts), [table for _, table in tables])
+
+
+def _counting_all(kept: pa.Table | None, every: Sequence[pa.Table]) -> pa.Table | None:
+    """The regions with what all ranks have counted in those of their name, by how much of it was here."""
+    if kept is None or "unit" not in kept.column_names:
+        return kept
+    here, all_ranks = _counts([kept]), _counts(every)
+    times = {what: all_ranks[what] / count for what, count in here.items() if count}
+    counts = [
+        row["count"] and row["count"] * times[row["name"], row["unit"]]  # of some there is none
+        for row in kept.to_pylist()
+    ]
+    where = kept.column_names.index("count")
+    return kept.set_column(where, "count", pa.array(counts, pa.float64()))
+
+
+def _counts(tables: Sequence[pa.Table]) -> dict[tuple[str, str], float]:
+    """By the name of a region and a unit."""
+    counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for table in tables:
+        for row in table.to_pylist() if "unit" in table.column_names else ():
+            counts[row["name"], row["unit"]] += row["count"] or 0.0
+    return counts
 
 
 def _sessions(tables: _Tables) -> pa.Table | None:

@@ -174,8 +174,9 @@ def _steps(story: Story, traces: list[ImportedTrace]) -> list[tuple[int, int, st
 
 def _put_small(writer: RecordingWriter, story: Story) -> None:
     if story.regions:
-        rows = [dict(zip(("start_ns", "end_ns", "name"), region, strict=True)) for region in story.regions]
-        writer.put_table(REGIONS, pa.Table.from_pylist(rows, pa.schema({**_SPAN, "name": pa.string()})))
+        schema = pa.schema({**_SPAN, "name": pa.string(), "count": pa.float64(), "unit": pa.string()})
+        rows = [dict(zip(schema.names, region, strict=True)) for region in story.regions]
+        writer.put_table(REGIONS, pa.Table.from_pylist(rows, schema))
     if story.sessions:
         schema = pa.schema({**_SESSION, "slow_down_s": pa.float64()})
         writer.put_table(SESSIONS, pa.Table.from_pylist(story.sessions, schema))

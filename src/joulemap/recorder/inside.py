@@ -24,6 +24,7 @@ from joulemap.recorder.settings import CallSettings, Settings
 from joulemap.recorder.signals import held
 from joulemap.recorder.slicer import Slicer
 from joulemap.recorder.steps import StepClock
+from joulemap.recorder.tally import Tally
 
 if TYPE_CHECKING:
     from joulemap.frameworks.adapter import StepListener
@@ -220,13 +221,14 @@ class Inside:
             steps.end()
 
     @contextmanager
-    def region(self, name: str) -> Iterator[None]:
-        """A part of the program that gets a name."""
+    def region(self, name: str, tally: Tally) -> Iterator[None]:
+        """A part of the program that gets a name, with what it counts meanwhile."""
         start_ns = self.now_ns()
         try:
             yield
         finally:
-            self._journal.put("region", [start_ns, self.now_ns(), name])
+            counted = [float(tally.count), tally.unit] if tally.unit else []
+            self._journal.put("region", [start_ns, self.now_ns(), name, *counted])
 
 
 def current() -> Inside | None:

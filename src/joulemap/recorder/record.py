@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from joulemap.recorder.budget import DEFAULT_OVERHEAD, Plan
 from joulemap.recorder.inside import SECOND, Inside, current
 from joulemap.recorder.settings import Settings
+from joulemap.recorder.tally import Tally
 
 if TYPE_CHECKING:
     from joulemap.recorder.metering import Metering
@@ -85,17 +86,22 @@ class record:  # noqa: N801 - reads as the verb it is
 class _Named(ContextDecorator):
     """A part of the program with a name: a block or a function. Where nothing is recorded it does nothing."""
 
-    def __init__(self, name: str, enter: Callable[[Inside, str], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, name: str, enter: Callable[[Inside, str, Tally], AbstractContextManager[None]]
+    ) -> None:
         self.name = name
         self._enter = enter
         self._open: list[AbstractContextManager[None]] = []
 
-    def __enter__(self) -> _Named:
+    def __enter__(self) -> object:
+        return self._enters(Tally())
+
+    def _enters(self, tally: Tally) -> Tally:
         recording = current()
-        block = nullcontext() if recording is None else self._enter(recording, self.name)
+        block = nullcontext() if recording is None else self._enter(recording, self.name, tally)
         block.__enter__()
         self._open.append(block)
-        return self
+        return tally
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,11 +109,24 @@ class _Named(ContextDecorator):
         self._open.pop().__exit__(kind, error, trace)
 
 
-def measure(name: str) -> _Named:
-    """Name a part of the program, as a block or on a function; ``show --by region`` has its energy."""
-    return _Named(name, Inside.region)
+class _Measured(_Named):
+    """A region, in which the program may count what it does."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        super().__init__(name, Inside.region)
+        self.unit = unit
+
+    def __enter__(self) -> Tally:
+        return self._enters(Tally(self.unit))
+
+
+def measure(name: str, unit: str = "") -> _Measured:
+    """Name a part of the program, as a block or on a function; ``show --by region`` has its energy. And what
+    one ``unit`` of its work takes, where the block counts these: ``with measure("decode", "token") as tokens:
+    … tokens.add(8)``."""
+    return _Measured(name, unit)
 
 
 def step(label: str = "step") -> _Named:
     """Mark one step, as a block or on a function, where joulemap does not find the steps by itself."""
-    return _Named(label, Inside.step)
+    return _Named(label, lambda recording, name, _: recording.step(name))

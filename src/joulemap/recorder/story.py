@@ -21,7 +21,8 @@ class Story:
     sessions: list[dict[str, Any]] = field(default_factory=list)
     compilations: list[tuple[int, int]] = field(default_factory=list)
     """When something was compiled, in steps and elsewhere."""
-    regions: list[tuple[int, int, str]] = field(default_factory=list)
+    regions: list[tuple[int, int, str, float | None, str | None]] = field(default_factory=list)
+    """With so many of a unit, where the program has counted."""
     versions: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     fed_by: list[str] = field(default_factory=list)
@@ -71,7 +72,8 @@ class Story:
         self.compilations.append((int(said[0]), int(said[1])))
 
     def _region(self, said: list[Any]) -> None:
-        self.regions.append((int(said[0]), int(said[1]), str(said[2])))
+        count, unit = (float(said[3]), str(said[4])) if len(said) > 4 else (None, None)
+        self.regions.append((int(said[0]), int(said[1]), str(said[2]), count, unit))
 
     def _version(self, said: list[str]) -> None:
         self.versions[said[0]] = said[1]

@@ -34,7 +34,8 @@ class Question:
 class Line:
     """One line of a table. ``share`` is of what the program drew, idle included; None is unknown.
 
-    ``time_based_j`` is what sharing by time alone gives, where that is not the rule."""
+    ``time_based_j`` is what sharing by time alone gives, where that is not the rule. ``count`` is what was
+    done of a ``unit`` meanwhile, where the program has counted that."""
 
     label: str
     path: str
@@ -51,11 +52,18 @@ class Line:
     interval: bool = True
     time_based_j: float | None = None
     more: int = 0
+    count: float = 0.0
+    unit: str = ""
 
     @property
     def half_width_j(self) -> float | None:
         """The longer side of the interval (below, zero may cut it short); None where it is not known."""
         return max(self.high_j - self.energy_j, self.energy_j - self.low_j) if self.interval else None
+
+    @property
+    def each_j(self) -> float | None:
+        """Of one unit; None where nothing was counted."""
+        return self.energy_j / self.count if self.unit and self.count else None
 
     @property
     def power_w(self) -> float | None:

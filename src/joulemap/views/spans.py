@@ -71,6 +71,7 @@ def region_rows(question: Question) -> list[dict[str, Any]]:
             "high_j": region.high_j,
             "active_s": region.seconds,
             "calls": region.calls,
+            **({"count": region.count, "unit": region.unit} if region.unit else {}),
             "provenance": region.domain.provenance,
         }
         for region in question.regions
@@ -105,6 +106,8 @@ def region_lines(footprint: Footprint, question: Question) -> list[Line]:
                 active_s=alike[0].seconds,
                 calls=alike[0].calls,
                 provenance=_weakest(alike),
+                count=alike[0].count,
+                unit=alike[0].unit,
             )
         )
     return sorted(lines, key=lambda line: -line.energy_j)[: question.top]

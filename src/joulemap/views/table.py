@@ -65,6 +65,8 @@ def _table(answer: Answer, room: int, people: bool) -> Table:
         columns.append(("", [_bar(line.share / largest if largest else 0.0, line.share) for line in lines]))
     if answer.footprint.beside_j is not None and answer.question.by not in SPANS:
         columns.insert(1, ("by time", [_joules(line.time_based_j) for line in lines]))
+    if any(line.each_j is not None for line in lines):
+        columns.insert(1, ("each", [_each(line) for line in lines]))
     columns += [(phase, [_joules(line.phases.get(phase)) for line in lines]) for phase in phases]
     if with_times and lines:
         columns += zip(
@@ -128,6 +130,13 @@ def printable(text: str) -> str:
 
 def _joules(energy_j: float | None) -> str:
     return fmt(energy_j, "J") if energy_j else ""
+
+
+def _each(line: Line) -> str:
+    if line.each_j is None:
+        return ""
+    half_j = None if line.half_width_j is None else line.half_width_j / line.count
+    return f"{fmt_pm(line.each_j, 'J', half_j)}/{printable(line.unit)}"
 
 
 def _times(line: Line) -> list[str]:
