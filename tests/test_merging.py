@@ -195,17 +195,36 @@ def test_a_region_is_counted_once_for_all_ranks_that_are_in_it(tmp_path: Path) -
     assert table.to_pylist() == [epoch, own[1]]
 
 
-def test_what_ranks_have_counted_in_a_region_is_added_up(tmp_path: Path) -> None:
-    decode = {"start_ns": 0, "end_ns": S, "name": "decode", "count": 6.0, "unit": "token"}
-    none = {"start_ns": S, "end_ns": 2 * S, "name": "save", "count": None, "unit": None}
-    ranks = [[decode, {**decode, "count": 2.0}, none], [{**decode, "count": 4.0}, none]]
+DECODE = {"start_ns": 0, "end_ns": S, "name": "decode", "count": 6.0, "unit": "token"}
+UNCOUNTED = {**DECODE, "count": None, "unit": None}
+OLDER = {name: value for name, value in DECODE.items() if name not in ("count", "unit")}
+SAVE = {"start_ns": S, "end_ns": 2 * S, "name": "save", "count": None, "unit": None}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "counts"),
+    [
+        ([[DECODE, {**DECODE, "count": 2.0}], [{**DECODE, "count": 4.0}]], [9.0, 3.0]),
+        ([[UNCOUNTED, UNCOUNTED], [DECODE]], [6.0, 0.0]),
+        ([[OLDER], [DECODE]], [6.0]),
+        ([[{**DECODE, "count": 0.0}], [DECODE]], [6.0]),
+        ([[DECODE], [{**DECODE, "unit": "sample"}]], [6.0]),
+        ([[DECODE], [OLDER]], [6.0]),
+    ],
+)
+def test_what_ranks_have_counted_in_a_region_is_added_up(
+    tmp_path: Path, ranks: list[list[dict[str, Any]]], counts: list[float]
+) -> None:
+    """In the unit of the first that has counted; its energy is that of all of them."""
     first, second = (
-        rank_of(tmp_path, rank, metered=not rank, tables={"regions": rows}) for rank, rows in enumerate(ranks)
+        rank_of(tmp_path, rank, metered=not rank, tables={"regions": [*rows, SAVE]})
+        for rank, rows in enumerate(ranks)
     )
     merge([first, second], tmp_path / "job.joulemap")
     table = joulemap.load(tmp_path / "job.joulemap").table("regions")
     assert table is not None
-    assert table["count"].to_pylist() == [9.0, 3.0, None]
+    assert table["count"].to_pylist() == [*counts, None]
+    assert table["unit"].to_pylist() == ["token"] * len(counts) + [None]
 
 
 def test_sessions_and_facts_say_whose_they_are(tmp_path: Path) -> None:

@@ -190,17 +190,22 @@ def test_of_a_processor_regions_have_the_program_s_part():
 
 
 def test_what_was_counted_in_stretches_of_a_name_is_added_up():
-    found = regions(["decode", "load"], np.array([0, S]), np.array([S, 2 * S]), [POWER])
+    names = ["decode", "load", "mixed", "units"]
+    start = np.arange(4) * S
+    found = regions(names, start, start + S, [POWER])
+    token = {"unit": "token"}
     rows = [
-        {"name": "decode", "count": 6.0, "unit": "token"},
-        {"name": "decode", "count": 2.0, "unit": "token"},
-        {"name": "decode", "count": 1.0, "unit": "answer"},
+        {"name": "decode", "count": 6.0, **token},
+        {"name": "decode", "count": 2.0, **token},
         {"name": "load", "count": None, "unit": None},
+        {"name": "mixed", "count": 3.0, **token},
+        {"name": "mixed", "count": None, "unit": None},  # its energy is not that of three tokens
+        {"name": "units", "count": 3.0, **token},
+        {"name": "units", "count": 1.0, "unit": "answer"},
     ]
     counted = {one.name: (one.count, one.unit) for one in with_counts(found, rows)}
-    assert counted == {"decode": (8.0, "token"), "load": (0.0, "")}
-    older = [{"name": "decode"}, {"name": "load"}]
-    assert with_counts(found, older) == found
+    assert counted == {"decode": (8.0, "token"), **dict.fromkeys(names[1:], (0.0, ""))}
+    assert with_counts(found, [{"name": name} for name in names]) == found  # as in older recordings
 
 
 def test_where_nothing_was_metered_or_named_nothing_is_said():

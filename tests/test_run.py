@@ -291,6 +291,65 @@ def test_the_exit_code_is_the_programs_where_nobody_reads_the_summary(tmp_path: 
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("count", ["float('nan')", "-1", "'many'", "[1, 2]"])
+def test_what_cannot_be_counted_is_refused_recorded_or_not(tmp_path: Path, count: str) -> None:
+    source = f"""
+        import joulemap
+        with joulemap.measure("decode", unit="token") as tokens:
+            tokens.add(3)
+            try:
+                tokens.add({count})
+            except (TypeError, ValueError) as error:
+                print(type(error).__name__)
+        print(tokens.count)
+        """
+    script = program(tmp_path, source)
+    plain = subprocess.check_output([sys.executable, script], text=True)
+    assert plain.endswith("Error\n3.0\n")
+    assert recorded(tmp_path, script).stdout == plain
+    table = recording(tmp_path).table("regions")
+    assert table is not None
+    assert table["count"].to_pylist() == [3.0]
+
+
+def test_threads_and_tasks_count_what_is_theirs(tmp_path: Path) -> None:
+    """In one part of a program, which both are in at once: the first to come is the first to leave."""
+    source = """
+        import asyncio, threading
+        import joulemap
+        serve = joulemap.measure("serve", unit="request")
+        came, left = threading.Event(), threading.Event()
+        def first():
+            with serve as requests:
+                came.wait()
+                requests.add(1)
+            left.set()
+        def second():
+            with serve as requests:
+                came.set()
+                left.wait()
+                requests.add(10)
+        threads = [threading.Thread(target=one) for one in (first, second)]
+        for one in threads: one.start()
+        for one in threads: one.join()
+        async def task(count, before, after):
+            with serve as requests:
+                after.set()
+                await before.wait()
+                requests.add(count)
+        async def both():
+            early, late = asyncio.Event(), asyncio.Event()
+            one = asyncio.create_task(task(100, late, early))
+            await early.wait()
+            await asyncio.gather(one, task(1000, early, late))
+        asyncio.run(both())
+        """
+    assert recorded(tmp_path, program(tmp_path, source)).returncode == 0
+    table = recording(tmp_path).table("regions")
+    assert table is not None
+    assert sorted(table["count"].to_pylist()) == [1.0, 10.0, 100.0, 1000.0]
+
+
 def test_what_a_part_of_a_program_counts_has_its_energy_each(tmp_path: Path) -> None:
     source = """
         import joulemap, time

@@ -87,15 +87,18 @@ def regions(
 
 
 def with_counts(found: Sequence[Region], rows: Sequence[Mapping[str, Any]]) -> list[Region]:
-    """The regions with what was counted in the stretches of their names: of the first unit where there are
-    several."""
-    units: dict[str, str] = {}
+    """The regions with what was counted in the stretches of their names, where all of a name's count the same
+    unit: else their energy is not that of what was counted."""
+    units: dict[str, set[str]] = {}
     counts: dict[str, float] = {}
     for row in rows:
-        name, unit = row["name"], row.get("unit")
-        if unit and units.setdefault(name, unit) == unit:
-            counts[name] = counts.get(name, 0.0) + row["count"]
-    return [replace(one, count=counts.get(one.name, 0.0), unit=units.get(one.name, "")) for one in found]
+        units.setdefault(row["name"], set()).add(row.get("unit") or "")
+        counts[row["name"]] = counts.get(row["name"], 0.0) + (row.get("count") or 0.0)
+    one_unit = {name: unit for name, (unit, *others) in units.items() if unit and not others}
+    return [
+        replace(one, count=counts[one.name], unit=one_unit[one.name]) if one.name in one_unit else one
+        for one in found
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,11 +100,10 @@ def places(
     here = _called_here(events, group)
     size = len(codes)
     busy_s: Float64 = np.bincount(group[chosen], own_s[chosen], minlength=size).astype(np.float64)
-    calling = _Calling.of(events, group)
-    ran = np.bincount(calling.group[calling.works], minlength=size)
+    calling = _Calling.of(events, group, step, chosen, Device.parse(device))
+    ran: Float64 = np.bincount(calling.group, calling.works * calling.here, size).astype(np.float64)
     kernels = np.bincount(group[chosen], minlength=size)
-    here_of_all = _part_here(events, device, group, kernels)
-    executions = _as_seen(events, group, step, calling, np.where(chosen, own_s, 0.0), here_of_all)
+    executions = _as_seen(events, group, step, calling, np.where(chosen, own_s, 0.0))
     part = calling.parts(busy_s, ran)
     share_s = np.bincount(group[chosen], _shares_s(events, chosen), minlength=size)
     rows = np.flatnonzero(chosen)
@@ -146,34 +145,18 @@ def _called_here(events: EventTrace, group: Int64) -> dict[int, dict[Operation, 
     return calls
 
 
-def _part_here(events: EventTrace, device: str, group: Int64, kernels: Int64) -> Float64:
-    """By place, what part of its calls worked on this GPU, where replicas or ranks call the same on several:
-    that of the kernels."""
-    kind = Device.parse(device).kind
-    if kind != "GPU":
-        return np.ones(len(kernels))
-    every = np.bincount(group[on_device(events, kind)], minlength=len(kernels))
-    return np.divide(kernels, every, out=np.ones(len(kernels)), where=every > 0)
-
-
 def _as_seen(
-    events: EventTrace,
-    group: Int64,
-    step: NDArray[np.int32],
-    calling: _Calling,
-    work_s: Float64,
-    part_here: Float64,
+    events: EventTrace, group: Int64, step: NDArray[np.int32], calling: _Calling, work_s: Float64
 ) -> Float64:
     """By place, how often it ran, as executions like those in steps that say what they were called with. Only
-    some sessions keep that; others may have had other batches, and took another time then. Of calls
-    ``part_here`` worked on the device."""
-    size = len(part_here)
+    some sessions keep that; others may have had other batches, and took another time then."""
+    size = int(group.max(initial=-1)) + 1
     own = group * (int(step.max(initial=NO_STEP)) + 2) + step + 1
     said = np.array([word != "" for word in events.signatures().words] or [False])[events.signatures().codes]
     seen = np.isin(own, np.unique(own[said]))
 
     def sums(chosen: NDArray[np.bool_]) -> tuple[Float64, Float64]:
-        ran = part_here * np.bincount(calling.group, calling.works & chosen[calling.rows], size)
+        ran = np.bincount(calling.group, (calling.works & chosen[calling.rows]) * calling.here, size)
         kernels = np.bincount(group, chosen & (work_s > 0), size)
         calls = np.bincount(calling.group, calling.works, size)
         times = np.where(calls > 0, ran, kernels).astype(np.float64)
@@ -195,14 +178,29 @@ class _Calling:
     forest: Forest
     works: NDArray[np.bool_]
     """Which do it themselves: one that calls its own name (with a scalar as a tensor, say) only passes on."""
+    here: Float64
+    """What part of it was on the device: of replicas or ranks that call the same in a step, what part of the
+    kernels."""
 
     @classmethod
-    def of(cls, events: EventTrace, group: Int64) -> _Calling:
+    def of(
+        cls,
+        events: EventTrace,
+        group: Int64,
+        step: NDArray[np.int32],
+        chosen: NDArray[np.bool_],
+        device: Device,
+    ) -> _Calling:
         rows = np.flatnonzero(events.kind.codes == KINDS.index("op"))
         forest = Forest.of_events(events, rows)
-        return cls(rows, group[rows], forest, ~forest.holds_its_like(group[rows]))
+        here = np.ones(len(rows))
+        every = on_device(events, device.kind)
+        if device.kind == "GPU" and not np.array_equal(every, chosen):
+            both = group * (int(step.max(initial=NO_STEP)) + 2) + step + 1
+            here = _part(chosen, every, np.unique(both, return_inverse=True)[1].reshape(-1))[rows]
+        return cls(rows, group[rows], forest, ~forest.holds_its_like(group[rows]), here)
 
-    def parts(self, busy_s: Float64, ran: Int64) -> Float64:
+    def parts(self, busy_s: Float64, ran: Float64) -> Float64:
         """By place, what operations take themselves over what they take with all that they call."""
         each_s = np.divide(busy_s, ran, out=np.zeros(len(ran)), where=ran > 0)
         own_s = np.where(self.works, each_s[self.group], 0.0)
@@ -211,6 +209,12 @@ class _Calling:
             np.add.at(whole_s, self.forest.parent[rows], whole_s[rows])
         own, whole = (np.bincount(self.group, one * self.works, len(ran)) for one in (own_s, whole_s))
         return np.asarray(np.divide(own, whole, out=np.ones(len(ran)), where=whole > 0))
+
+
+def _part(chosen: NDArray[np.bool_], every: NDArray[np.bool_], group: Int64) -> Float64:
+    """For each row, how many of its group are ``chosen`` of ``every`` one; all where there is none."""
+    own, whole = (np.bincount(group, one) for one in (chosen, every))
+    return np.asarray(np.divide(own, whole, out=np.ones(len(own)), where=whole > 0)[group])
 
 
 def busy_s(events: EventTrace, device: str) -> float:

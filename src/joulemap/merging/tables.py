@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from joulemap.merging.node import Node
 from joulemap.recording import Recording
 from joulemap.recording.names import FACTS, REGIONS, SESSIONS, SIGNATURES, VALUES
 
+_COUNTED = ("count", pa.float64()), ("unit", pa.string())
 _CALL = ("op", "shapes", "strides", "types", "code")
 """What says which call it was: kernels that were generated go by their code alone, of which older recordings
 say nothing."""
@@ -90,25 +92,34 @@ def _regions(tables: _Tables) -> pa.Table | None:
 
 
 def _counting_all(kept: pa.Table | None, every: Sequence[pa.Table]) -> pa.Table | None:
-    """The regions with what all ranks have counted in those of their name, by how much of it was here."""
-    if kept is None or "unit" not in kept.column_names:
+    """The regions with what all ranks have counted in those of their name, in the unit of the first that has
+    counted: by how much of it was here, or all at once where nothing was."""
+    rows = [] if kept is None else kept.to_pylist()
+    counted = [row for table in every for row in table.to_pylist() if row.get("unit")]
+    units = {row["name"]: row["unit"] for row in reversed(counted)}
+    here, all_ranks = (_counts(one, units) for one in (rows, counted))
+    seen: set[str] = set()
+    for row in rows:
+        name = row["name"]
+        if name in units:
+            own = row["count"] if row.get("unit") == units[name] else 0.0
+            whole = all_ranks[name] * (name not in seen)
+            row["count"] = own * all_ranks[name] / here[name] if here[name] else whole
+            row["unit"] = units[name]
+            seen.add(name)
+    if kept is None or not units:
         return kept
-    here, all_ranks = _counts([kept]), _counts(every)
-    times = {what: all_ranks[what] / count for what, count in here.items() if count}
-    counts = [
-        row["count"] and row["count"] * times[row["name"], row["unit"]]  # of some there is none
-        for row in kept.to_pylist()
-    ]
-    where = kept.column_names.index("count")
-    return kept.set_column(where, "count", pa.array(counts, pa.float64()))
+    counts, named = (pa.array([row.get(name) for row in rows], kind) for name, kind in _COUNTED)
+    plain = kept.drop_columns([name for name, _ in _COUNTED if name in kept.column_names])
+    return plain.append_column("count", counts).append_column("unit", named)
 
 
-def _counts(tables: Sequence[pa.Table]) -> dict[tuple[str, str], float]:
-    """By the name of a region and a unit."""
-    counts: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for table in tables:
-        for row in table.to_pylist() if "unit" in table.column_names else ():
-            counts[row["name"], row["unit"]] += row["count"] or 0.0
+def _counts(rows: Sequence[dict[str, Any]], units: Mapping[str, str]) -> dict[str, float]:
+    """By the name of a region, in its unit."""
+    counts: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        if row.get("unit") and units.get(row["name"]) == row["unit"]:
+            counts[row["name"]] += row["count"]
     return counts
 
 

@@ -227,7 +227,7 @@ class Inside:
         try:
             yield
         finally:
-            counted = [float(tally.count), tally.unit] if tally.unit else []
+            counted = [tally.count, tally.unit] if tally.unit else []
             self._journal.put("region", [start_ns, self.now_ns(), name, *counted])
 
 

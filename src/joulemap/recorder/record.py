@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -84,40 +85,51 @@ class record:  # noqa: N801 - reads as the verb it is
 
 
 class _Named(ContextDecorator):
-    """A part of the program with a name: a block or a function. Where nothing is recorded it does nothing."""
+    """A part of the program with a name: a block or a function, which threads and tasks may be in together.
+    Where nothing is recorded it does nothing."""
 
-    def __init__(
-        self, name: str, enter: Callable[[Inside, str, Tally], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._enter = enter
         self._open: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> object:
-        return self._enters(Tally())
+        self._begin(Inside.step)
+        return self
 
-    def _enters(self, tally: Tally) -> Tally:
+    def _begin(self, enter: Callable[[Inside, str], AbstractContextManager[None]]) -> None:
         recording = current()
-        block = nullcontext() if recording is None else self._enter(recording, self.name, tally)
+        block = nullcontext() if recording is None else enter(recording, self.name)
         block.__enter__()
         self._open.append(block)
-        return tally
+        _open_here.set((*_open_here.get(), (self, block)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.pop().__exit__(kind, error, trace)
+        here = _open_here.get()
+        own = next((one for one in reversed(here) if one[0] is self), None)
+        block = self._open[-1] if own is None else own[1]  # it may end in another thread than it began in
+        _open_here.set(tuple(one for one in here if one[1] is not block))
+        self._open.remove(block)
+        block.__exit__(kind, error, trace)
+
+
+_open_here: ContextVar[tuple[tuple[_Named, AbstractContextManager[None]], ...]]
+_open_here = ContextVar("joulemap_open", default=())
+"""The parts that are open in this thread or task."""
 
 
 class _Measured(_Named):
     """A region, in which the program may count what it does."""
 
     def __init__(self, name: str, unit: str) -> None:
-        super().__init__(name, Inside.region)
-        self.unit = unit
+        super().__init__(name)
+        self.unit = Tally(unit).unit
 
     def __enter__(self) -> Tally:
-        return self._enters(Tally(self.unit))
+        tally = Tally(self.unit)
+        self._begin(lambda recording, name: recording.region(name, tally))
+        return tally
 
 
 def measure(name: str, unit: str = "") -> _Measured:
@@ -129,4 +141,4 @@ def measure(name: str, unit: str = "") -> _Measured:
 
 def step(label: str = "step") -> _Named:
     """Mark one step, as a block or on a function, where joulemap does not find the steps by itself."""
-    return _Named(label, lambda recording, name, _: recording.step(name))
+    return _Named(label)
