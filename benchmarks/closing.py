@@ -27,7 +27,7 @@ from switch import Switch
 EVENTS_OF_LAYER = 47
 FIRST = "with shapes and dataflow", "without"
 """Sessions in their order: the second of a kind of step has neither."""
-MOST_US = 10.0
+MOST_US = 20.0, 10.0
 """Of an event, until it is a named row."""
 
 
@@ -84,13 +84,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What the end of a session of PyTorch takes.")
     parser.add_argument("--events", type=int, default=300_000)
     exceeded = 0
-    for said, (seen, whole_s, wrote_s, read_s) in zip(
-        FIRST, closing(parser.parse_args().events), strict=True
-    ):
+    sessions = closing(parser.parse_args().events)
+    for said, most_us, (seen, whole_s, wrote_s, read_s) in zip(FIRST, MOST_US, sessions, strict=True):
         row_us = 1e6 * read_s / seen
-        exceeded += row_us > MOST_US
+        exceeded += row_us > most_us
         print(f"{seen:,} events, {said}: closed in {whole_s:.2f} s, of which joulemap {wrote_s:.2f} s;")
-        print(f"    named rows in {read_s:.2f} s, {row_us:.1f} µs an event, at most {MOST_US:g}")
+        print(f"    named rows in {read_s:.2f} s, {row_us:.1f} µs an event, at most {most_us:g}")
     return int(exceeded > 0)
 
 

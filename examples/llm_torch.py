@@ -12,7 +12,7 @@ they tell of every token that went through the model, so that
     joulemap run -o llm.joulemap llm_torch.py
     joulemap show llm.joulemap --by region
 
-has the energy of `prefill` and of `decode`, and of each token in them (`--json` has `energy_j` and `count`).
+has the energy of `prefill` and of `decode`, and of each token in them.
 
 Every prompt and every new token is a step of its own (`joulemap.step`): `--by step` has them one by one.
 """

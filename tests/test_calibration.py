@@ -476,5 +476,5 @@ def test_other_devices_of_the_kind_stay_shared_by_time_and_are_named(
     assert left_to_time(Calibration("GPU:1", 1.0, {}), recording) == ["GPU:0"]
     assert left_to_time(Calibration("CPU", 1.0, {}), recording) == []
     _costs(Calibration("GPU:1", 1.0, {}), 0.5, ["GPU:0", "GPU:2"])
-    said = "The energy of GPU:0, GPU:2 stays shared by time: costs are of one model of device."
+    said = "The energy of GPU:0, GPU:2 stays shared by time: nothing that ran there has a cost."
     assert said in " ".join(capsys.readouterr().out.split())

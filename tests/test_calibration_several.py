@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from joulemap.calibration.operation import Operation, own_seconds, places
 from joulemap.calibration.recorded import CALIBRATION, calibrated
 from joulemap.commands.calibrate import _costs
 from joulemap.devices import Domain
+from joulemap.labels import Labels
 from joulemap.merging import merge
 from joulemap.recorder.finish import FLAGS
 from joulemap.recording import Recording, RecordingInfo, RecordingWriter
@@ -90,7 +92,6 @@ def calibrate(recording: Recording, **of: Any) -> Calibration:
     costs = {operation(op): Cost(COSTS_J[op], LASTS_MS[op] / 1e3, 0.01, 2) for op in COSTS_J}
     domain = found.power.domain
     known = Calibration(domain.device, IDLE_W, costs, domain=domain.name, alike=found.alike, **of)
-    save_info(recording.path, recording.info)
     recording.info.extra[CALIBRATION] = known.to_json()
     save_info(recording.path, recording.info)
     return known
@@ -184,21 +185,55 @@ def test_others_stay_shared_by_time(
     assert f"The energy of {other} stays shared by time" in " ".join(capsys.readouterr().out.split())
 
 
-def test_one_of_which_no_operation_has_a_cost_stays_shared_by_time(tmp_path: Path) -> None:
-    recording = write(tmp_path / "r.joulemap", [("a/mm", "mm", "GPU:0"), ("b/add", "add", "GPU:1")])
-    known = calibrate(recording)
-    only = {
-        one: cost
-        for one, cost in known.costs.items()
-        if one.op == ("mm" if known.device == "GPU:0" else "add")
-    }
-    recording.info.extra[CALIBRATION] = Calibration(
-        known.device, IDLE_W, only, domain=known.domain, alike=known.alike
-    ).to_json()
+@pytest.mark.parametrize("op", ["mm", "add"])
+def test_one_of_which_no_operation_has_a_cost_stays_shared_by_time(tmp_path: Path, op: str) -> None:
+    """It may be the one on which the costs of the others were measured."""
+    calls = [("a/mm", "mm", "GPU:0"), ("b/add", "add", "GPU:1")]
+    recording = write(tmp_path / "r.joulemap", calls)
+    every = calibrate(recording)
+    known = replace(every, costs={operation(op): every.costs[operation(op)]})
+    recording.info.extra[CALIBRATION] = known.to_json()
     save_info(recording.path, recording.info)
+    [own] = [device for _, other, device in calls if other == op]
+    [other] = {"GPU:0", "GPU:1"} - {own}
     found = calibrated(load(recording.path))
-    assert found.calibration.devices == [known.device]
-    assert list(found.calibration.idle_weight) == [known.domain]
+    assert found.calibration.devices == [own]
+    assert list(found.calibration.idle_weight) == [own]
+    assert left_to_time(known, recording) == [other]
+    share = LASTS_MS[op] / (LASTS_MS["mm"] + LASTS_MS["add"])
+    assert covered_by(known, recording) == found.weights.covered == pytest.approx(share)
+    assert found.left
+    assert f"{other} ran nothing that has a cost, and is shared by time." in found.notes()
+
+
+@pytest.mark.parametrize("others_in", [[0], [1, 2, 3]])
+def test_calls_are_told_step_by_step(tmp_path: Path, others_in: list[int]) -> None:
+    """Of four, in all of which the first GPU works; what was called is said in the first."""
+    recording = write(tmp_path / "r.joulemap", REPLICAS)
+    events, steps = recording.events(), recording.steps()
+    of_other = np.array([device.endswith("1") for device in map(str, events.lane or ())])
+    kept = events.take(~of_other | np.isin(steps.at(events.start_ns), others_in))
+    said = [operation("mm").key if step == 0 else "" for step in steps.at(kept.start_ns).tolist()]
+    kept = replace(kept, signature=Labels.of(said))
+    [place, *_] = places(kept, "GPU:0", [{**called("mm", [8]), "name": "net/mm"}], steps)
+    assert place.executions == pytest.approx(STEPS)
+
+
+def test_what_a_call_takes_itself_is_told_by_the_calls_on_its_device(tmp_path: Path) -> None:
+    """An operation that calls another one, which is called alone on another GPU."""
+    names = ["net/outer", "net/outer/inner", "net/outer/inner"]
+    events = EventTrace.from_columns(
+        name=[*names, "net/outer", "net/outer/inner", "net/outer/inner"],
+        device=["CPU"] * 3 + ["GPU:0", "GPU:0", "GPU:1"],
+        start_ns=[0, 10, 100, 1000, 2000, 2000],
+        end_ns=[90, 80, 150, 2000, 3000, 3000],
+        kind=["op"] * 3 + ["kernel"] * 3,
+        lane=["thread"] * 3 + ["stream 0", "stream 0", "stream 1"],
+        phase="forward",
+    )
+    rows = [{**called("outer", [8]), "name": "net/outer"}]
+    [place] = places(events, "GPU:0", rows)
+    assert place.part == pytest.approx(0.5)
 
 
 def test_of_one_meter_only_its_device_counts(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulemap.frameworks.kineto_names import Paths, foreign, kernel, layer, module, operation
+from joulemap.frameworks.kineto_names import Paths, foreign, kernel, operation
 from joulemap.labels import Labels
 
 
@@ -52,14 +52,20 @@ def test_short_names_of_kernels(name, short):
     assert kernel(name) == short
 
 
-def test_modules_that_are_called_like_a_place_have_a_name_of_their_own_compiled_or_not():
-    """Only where a path begins with it: below a module it is no place."""
-    assert layer("M:" + module("optimizer.0")) == "optimizer (module)/0"
-    assert module("net.loss") == "net.loss"
-    words = ["C:loss.a", "Torch-Compiled Region: 0/0", "net"]
-    paths = Paths(Labels(np.arange(3, dtype=np.int32), tuple(words)))
+@pytest.mark.parametrize(
+    ("path", "top", "below"),
+    [
+        ("loss.a", "loss (module)/a", "net/loss/a"),
+        ("loss", "loss", "net/loss"),  # most likely one of torch's, which is no part of the model
+        ("optimizer", "optimizer (module)", "net/optimizer"),
+        ("a.loss", "a/loss", "net/a/loss"),
+    ],
+)
+def test_kernels_of_modules_that_are_called_like_a_place(path, top, below):
+    """Below a module it is no place."""
+    words = (f"C:{path}", "Torch-Compiled Region: 0/0", "net")
+    paths = Paths(Labels(np.arange(3, dtype=np.int32), words))
     (region,) = paths.within(np.array([paths.ROOT]), np.array([1]))
     (inside,) = paths.within(np.array([paths.code("net")]), np.array([1]))
-    top, below = paths.of_kernels(np.array([region, inside]), np.array([0, 0])).tolist()
-    assert paths.words[top] == "loss (module)/a"
-    assert paths.words[below] == "net/loss/a"
+    found = paths.of_kernels(np.array([region, inside]), np.array([0, 0])).tolist()
+    assert [paths.words[code] for code in found] == [top, below]

@@ -144,23 +144,33 @@ def test_what_is_written_in_place_is_differentiated_where_it_was_written(tmp_pat
     assert "backward" not in {phase for _, phase in found.get("(unnamed)", ())}
 
 
+class Learned(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.optimizer = torch.nn.Sequential(torch.nn.Linear(4, 3))
+        self.loss = loss
+
+    def forward(self, x: Any, *target: Any) -> Any:
+        return self.loss(self.optimizer(x), *target)
+
+
 def test_a_module_may_be_called_like_a_place_outside_of_modules(tmp_path: Path) -> None:
-    class Learned(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.optimizer = torch.nn.Sequential(torch.nn.Linear(4, 4))
-            self.loss = torch.nn.Linear(4, 3)
-
-        def forward(self, x: Any) -> Any:
-            return self.loss(self.optimizer(x))
-
-    model = Learned()
+    model = Learned(torch.nn.Linear(3, 3))
     optimizer = torch.optim.SGD(model.parameters())
-    found = traced(tmp_path, lambda: train(model, optimizer))
+    found = traced(tmp_path / "one", lambda: train(model, optimizer))
     for layer in ("optimizer (module)/0", "loss (module)"):
         assert {("addmm", "forward"), ("AddmmBackward0", "backward")} <= found[layer]
     assert "addmm" not in {operation for operation, _ in found["loss"]}
     assert {phase for _, phase in found["optimizer/SGD"]} == {"optimizer"}
+    found = traced(tmp_path / "two", lambda: [one(torch.randn(2, 4)) for one in (model, Block())])
+    assert {"Learned/optimizer/0", "Learned/loss", "Block/dense"} <= found.keys()
+
+
+def test_a_loss_of_torch_s_that_a_model_holds_is_a_loss(tmp_path: Path) -> None:
+    model = Learned(torch.nn.MSELoss())
+    found = traced(tmp_path, lambda: model(torch.randn(2, 4), torch.randn(2, 3)).backward())
+    assert {("mse_loss", "forward"), ("MseLossBackward0", "backward")} <= found["loss"]
+    assert "loss (module)" not in found
 
 
 def test_a_loss_that_is_written_by_hand(tmp_path: Path) -> None:

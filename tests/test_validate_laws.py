@@ -84,11 +84,12 @@ def test_a_module_goes_as_what_is_in_it(tmp_path: Path) -> None:
     both = at_clock(parts, OWN)[1] / at_clock(parts, 1.0)[1] / SCALE
     steps = recording.steps()
     assert steps is not None
-    assert laws(recording, [module], steps, "train", easing) == {7: pytest.approx(both, rel=0.002)}
-    assert laws(recording, [module], steps, "train", None) == {}
-    assert laws(recording, [module], steps, "test", easing) == {}
+    assert laws(recording, [module], steps, "train", easing, "GPU:0") == {7: pytest.approx(both, rel=0.002)}
+    assert laws(recording, [module], steps, "train", None, "GPU:0") == {}
+    assert laws(recording, [module], steps, "test", easing, "GPU:0") == {}
     elsewhere = replace(module, rows=frozenset({("other", "forward")}))
-    assert laws(recording, [elsewhere], steps, "train", easing) == {}
+    assert laws(recording, [elsewhere], steps, "train", easing, "GPU:0") == {}
+    assert laws(recording, [module], steps, "train", easing, "GPU:1") == {}
 
 
 def test_without_looks_at_clocks_all_truths_are_told_alike(tmp_path: Path) -> None:

@@ -137,11 +137,13 @@ def covered_by(found: Calibration, recording: Recording) -> float:
 
 
 def left_to_time(found: Calibration, recording: Recording) -> list[str]:
-    """Other devices of the same kind with operations, whose energy stays shared by time."""
+    """Other devices of the same kind with operations, whose energy stays shared by time: those of another
+    model, and those that ran nothing which has a cost."""
     events, own = recording.events(), Device.parse(found.device)
     devices = dict.fromkeys(power.domain.device for power in recording.power())
     others = [one for one in devices if one not in found.devices and Device.parse(one).kind == own.kind]
-    return [one for one in others if on_device(events, one).any()]
+    without = Devices.of(recording, found, recording.steps(), found.devices).without
+    return [*(one for one in others if on_device(events, one).any()), *without]
 
 
 def _alike(recording: Recording, device: str) -> dict[str, str]:

@@ -15,6 +15,8 @@ from typing import Any
 
 from joulemap.errors import InputError
 
+PLACES, APART = ("optimizer", "loss", "communication"), " (module)"
+"""What is outside of models and has a name that an attribute may have, too; and what tells the two apart."""
 SEPARATOR = "/"
 PROFILER = "(profiler)"
 """What a framework's tracer does itself, while it traces and never else."""
@@ -189,3 +191,8 @@ def _through_gaps(followers: Mapping[str, Sequence[str]], present: Mapping[str, 
             elif target not in met:
                 met.add(target)
                 ahead.extend(followers.get(target, ()))
+
+
+def apart(attribute: str) -> str:
+    """What an attribute of a model is called that has the name of a place outside of models."""
+    return f"{attribute}{APART}" if attribute in PLACES else attribute

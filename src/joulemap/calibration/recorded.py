@@ -40,16 +40,22 @@ class Calibrated:
     """Of what the closure is a part: read off a meter, or estimated."""
     left: bool = True
     """Whether there are operations that nobody has tried to replay, and that would be."""
+    of: str = ""
+    of_model: Sequence[str] = ()
+    """The device on which costs were measured, where that is another one, and others of its model."""
+    by_time: Sequence[str] = ()
+    """Of these, those without a cost."""
 
     def notes(self) -> list[str]:
         """How much is calibrated, and whether it adds up."""
-        device, others = self.calibration.device, len(self.calibration.alike)
+        device, others = self.of or self.calibration.device, len(self.of_model)
         more = f" and {others} more of its model" * bool(others)
         by = f", by what operations took on {device}" * bool(others)
         said = [
             f"{fmt_share(self.weights.covered)} of the busy time of {device}{more} is calibrated{by}; "
             "the rest shares what these costs leave."
         ]
+        said += [f"{one} ran nothing that has a cost, and is shared by time." for one in self.by_time]
         if self.closure is not None:
             said.append(self.closure.said(self.provenance))
         if not self.weights.looked:
@@ -98,14 +104,15 @@ def calibrated(
     drawn = [_drawn(recording, one) if power is None else power for one in found.calibrations]
     pairs = list(zip(found.calibrations, drawn, strict=True))
     sums = Sums.of(found.events, whole, pairs, weights)
+    bare = Calibrated(weights, found.calibration, None, "", found.left, of[0], of[1:], list(found.without))
     if sums is None:
-        return Calibrated(weights, found.calibration, None, left=found.left)
+        return bare
     unknown_j = sums.work_j * weights.unknown_j / (weights.known_j + weights.unknown_j)
     known_j = sums.work_j - unknown_j
     part = what_is_left(known_j, unknown_j, sums.measured_j - sums.waiting_j)
     closure = Closure(*(one / sums.measured_j for one in (known_j, sums.waiting_j, unknown_j)))
     provenance = next(its.domain.provenance for its in drawn if its is not None)
-    return Calibrated(found.weighed(part), found.calibration, closure, provenance, found.left)
+    return replace(bare, weights=found.weighed(part), closure=closure, provenance=provenance)
 
 
 def _read_by(power: PowerTrace, known: Calibration) -> list[str]:
@@ -117,12 +124,13 @@ def _read_by(power: PowerTrace, known: Calibration) -> list[str]:
 @dataclass(frozen=True, eq=False)
 class Devices:
     """Those of a recording that have a cost for anything they ran: what each takes at its clocks, and where
-    its operations are."""
+    its operations are. And what keeps those busy that have none, and stay shared by time."""
 
     events: EventTrace
     steps: Steps | None
     calibration: Calibration
     parts: Mapping[str, tuple[Calibration, Sequence[Place], Busy]]
+    without: Mapping[str, Busy]
 
     @classmethod
     def of(
@@ -132,11 +140,16 @@ class Devices:
         for device in devices:
             here = places(events, device, rows, steps)
             at = known.on(device).at(_clock_mhz(recording, device))
-            busy = Busy.of(events, device, here, steps)
-            if device == devices[0] or busy.covered(known.costs) > 0:
-                parts[device] = at, here, busy
-        alike = {device: one.domain for device, (one, _, _) in parts.items() if device != devices[0]}
-        return cls(events, steps, replace(parts[devices[0]][0], alike=alike), parts)
+            parts[device] = at, here, Busy.of(events, device, here, steps)
+        kept = [one for one in devices if parts[one][-1].covered(known.costs) > 0] or devices[:1]
+        alike = {one: parts[one][0].domain for one in kept[1:]}
+        return cls(
+            events,
+            steps,
+            replace(parts[kept[0]][0], alike=alike),
+            {one: parts[one] for one in kept},
+            {one: busy for one, (*_, busy) in parts.items() if one not in kept},
+        )
 
     @property
     def calibrations(self) -> list[Calibration]:
@@ -145,18 +158,18 @@ class Devices:
     @property
     def left(self) -> bool:
         """Whether there are operations that nobody has tried to replay, and that would be."""
-        busy = Busy.joined([one for _, _, one in self.parts.values()])
-        return busy.leaves(self.calibration.costs, self.calibration.skipped)
+        every = [*(one for _, _, one in self.parts.values()), *self.without.values()]
+        return Busy.joined(every).leaves(self.calibration.costs, self.calibration.skipped)
 
     def weighed(self, rest: float = 1.0) -> Weights:
         """All their events, where what has no cost weighs ``rest`` times as much as its like."""
-        return Weights.joined(
-            self.events,
-            {
-                device: weigh(self.events, here, at, rest, self.steps)
-                for device, (at, here, _) in self.parts.items()
-            },
-        )
+        each = {
+            device: weigh(self.events, here, at, rest, self.steps)
+            for device, (at, here, _) in self.parts.items()
+        }
+        whole = Weights.joined(self.events, each)
+        busy_s = whole.busy_s + sum(one.total_s for one in self.without.values())
+        return replace(whole, covered=whole.covered * whole.busy_s / busy_s, busy_s=busy_s)
 
 
 def in_order(powers: Sequence[PowerTrace]) -> list[PowerTrace]:

@@ -176,9 +176,10 @@ def _costs(found: Calibration, covered: float, others: Sequence[str]) -> None:
         f"\n{fmt_share(covered)} of the busy time is calibrated. Waiting draws {fmt(found.idle_w, 'W')}.",
         markup=False,
     )
-    alike = f"{', '.join(found.alike)}, of the same model, has the same costs."
-    by_time = f"The energy of {', '.join(others)} stays shared by time: costs are of one model of device."
-    for said in (*[alike] * bool(found.alike), *[by_time] * bool(others), *found.remarks()):
+    same = [one for one in found.alike if one not in others]
+    alike = f"{', '.join(same)}, of the same model, {'has' if len(same) == 1 else 'have'} the same costs."
+    by_time = f"The energy of {', '.join(others)} stays shared by time: nothing that ran there has a cost."
+    for said in (*[alike] * bool(same), *[by_time] * bool(others), *found.remarks()):
         out.print(f"note: {said}", soft_wrap=True, markup=False)
     for words, why in zip(described(found.skipped), found.skipped.values(), strict=True):
         out.print(f"not replayed: {words}: {why}", soft_wrap=True, markup=False)

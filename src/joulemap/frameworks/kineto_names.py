@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from joulemap.frameworks.imported import UNNAMED
 from joulemap.labels import Labels
-from joulemap.program import SEPARATOR
+from joulemap.program import SEPARATOR, apart
 from joulemap.traces import Int64
 
 MODEL = "(model)"
@@ -28,8 +28,6 @@ LOSS = "loss"
 CUDA_GRAPH = "CUDA graph"
 OPTIMIZER, ZERO_GRAD = "optimizer", "zero_grad"
 ACCUMULATE = "AccumulateGrad"
-_BUCKETS = (OPTIMIZER, LOSS, COMMUNICATION)
-"""Of places outside of modules those that an attribute may be called, too."""
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 GPU_RANGES = "gpu_user_annotation"
@@ -256,8 +254,10 @@ class Paths:
         around = region
         while around in self._around:  # regions are inside each other where a graph is broken
             around = self._around[around]
-        below = range_name.removeprefix(KERNEL_PLACE)
-        path = (module(below) if around in (self.NOWHERE, self.ROOT) else below).replace(".", SEPARATOR)
+        first, dot, rest = range_name.removeprefix(KERNEL_PLACE).partition(".")
+        # nobody says whether it is a loss of torch's that is called so; that has nothing inside
+        own = around in (self.NOWHERE, self.ROOT) and (rest or first != LOSS)
+        path = f"{apart(first) if own else first}{dot}{rest}".replace(".", SEPARATOR)
         return self.code(self.joined(around, path)) if path else max(around, self.ROOT)
 
     def joined(self, path: int, part: str) -> str:
@@ -272,12 +272,6 @@ def qualified(prefix: Int64, prefixes: Sequence[str], leaf: Labels) -> Labels:
     pairs = [(prefixes[pair // words], leaf.words[pair % words]) for pair in used.tolist()]
     joined = [SEPARATOR.join(pair) for pair in pairs]
     return Labels(where.astype(np.int32), tuple(joined)).mapped(joined)
-
-
-def module(path: str) -> str:
-    """The path of a module (``a.b``) as it is called, which is no place outside of modules."""
-    first, dot, rest = path.partition(".")
-    return f"{first} (module){dot}{rest}" if first in _BUCKETS else path
 
 
 def layer(range_name: str) -> str:

@@ -24,14 +24,22 @@ MUCH = 0.75
 
 
 def laws(
-    recording: Recording, targets: Sequence[Target], steps: Steps, label: str, easing: Easing | None
+    recording: Recording,
+    targets: Sequence[Target],
+    steps: Steps,
+    label: str,
+    easing: Easing | None,
+    device: str,
 ) -> dict[int, float]:
-    """By number of the target, of steps of this label; none where clocks are not known, or costs of most of
-    its work and of all."""
+    """By number of the target, of steps of this label on a device; none where clocks are not known, or costs
+    of most of its work and of all."""
     content = recording.info.extra.get(CALIBRATION)
     if content is None or easing is None or not easing.eased_mhz or not easing.plain_mhz:
         return {}
     known, events = Calibration.from_json(content), recording.events()
+    if device not in known.devices:
+        return {}
+    known = known.on(device)
     events = events.take(of_kind(events, steps, label))
     here = places(events, known.device, signatures(recording))
     busy_s = {(one.name, one.phase): one.busy_s for one in here}

@@ -127,7 +127,7 @@ def report_of(path: Path, found: Experiment, calibrate_s: float, watching: Watch
     charges = {TIME: charged(recording, "exact", *asked)}
     if costs is not None:
         charges[CALIBRATED] = charged(recording, "calibrated", *asked)
-    each = laws(recording, *asked[:-1], easing) if costs is not None else {}
+    each = laws(recording, *asked[:-1], easing, power.domain.device) if costs is not None else {}
     busy_s = {one.number: one.step_s for one in found.targets}
     known = truths(busy_s, stretches, metered, _waiting_w(found, metered, idle_w), easing, each)
     rows = _rows(found.targets, known, charges)

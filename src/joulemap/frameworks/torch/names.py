@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from joulemap.frameworks.torch.aside import unseen
+from joulemap.program import apart
 
 MODULE = "M:"
 LOSS, PARAMETRIZATION = "loss", "(parametrization)"
@@ -121,11 +122,16 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
         yield id(module), path
         inner = _held_as(module)
         children = [
-            (child, path if name == inner else f"{path}.{name}".strip("."))
+            (child, path if name == inner else f"{path}.{name}" if path else _first(name, child))
             for name, child in module._modules.items()
             if child is not None
         ]
         stack.extend(reversed(children))
+
+
+def _first(name: str, child: Any) -> str:
+    """What an attribute of the outermost module is called, which is no place outside of it."""
+    return name if _is_loss(child) else apart(name)
 
 
 def _unwrapped(module: Any) -> Any:
@@ -141,7 +147,10 @@ def _held_as(module: Any) -> str | None:
 
 def computes_weight(module: Any) -> bool:
     """Whether it is no model, but what a parametrized weight is computed by whenever somebody reads that."""
-    return _class(module) == "ParametrizationList"
+    return any(
+        one.__name__ == "ParametrizationList" and one.__module__.startswith("torch.")
+        for one in type(module).__mro__
+    )
 
 
 def _is_loss(module: Any) -> bool:

@@ -28,7 +28,7 @@ from joulemap.frameworks.torch.launched import PREFIX
 from joulemap.frameworks.torch.names import MODULE, NOBODY
 from joulemap.frameworks.torch.values import Values, held_by, held_by_kernel, read_values
 from joulemap.labels import Labels
-from joulemap.program import Edge, Program
+from joulemap.program import APART, Edge, Program
 from joulemap.traces import KINDS, EventTrace, Int64, Steps
 
 COMPILATION = "(compilation)"
@@ -236,8 +236,10 @@ def _module_path(word: str, prefixes: Sequence[str]) -> str:
     number, path = _split(word)
     if number is None:
         return word
-    whole = ".".join(filter(None, (prefixes[number], path)))
-    return MODULE + (whole if number == NOBODY else kineto_names.module(whole))
+    if prefixes[number]:  # below its class it is no place
+        first, dot, rest = path.partition(".")
+        path = f"{prefixes[number]}.{first.removesuffix(APART)}{dot}{rest}".rstrip(".")
+    return MODULE + path
 
 
 def _layer(label: str, prefixes: Sequence[str]) -> str:
