@@ -31,6 +31,8 @@ from joulemap.frameworks.torch.replay import TURN_S, _eased, _limited, executed,
 from joulemap.frameworks.torch.replayer import IN_A_GRAPH, WAIT_S, Replayer, Wait, in_a_graph  # noqa: E402
 from joulemap.frameworks.torch.rotation import MOST, SHARE, cache_bytes, free_bytes, size_of, wanted  # noqa: E402
 
+from .environment import uncovered  # noqa: E402
+
 SQUARE = Operation("aten::mm", "[[8, 8], [8, 8]]", "[[8, 1], [8, 1]]", '["float", "float"]', "[null, null]")
 CROOKED = replace(SQUARE, shapes="[[8, 8], [9, 8]]")
 PLAN = {"device": "cpu", "known": 0.0, "budget_s": 60.0, "passes": 2, "seconds": 0.01, "idle_s": 0.0}
@@ -183,7 +185,9 @@ def test_replays_that_are_interrupted_say_nothing(tmp_path: Path) -> None:
     told = {**PLAN, "shares": [[SQUARE.key, 0.5], [SQUARE.key, 0.4]], "values": [], "held": str(held)}
     plan.write_text(json.dumps({**told, "seconds": 2.0}))
     words = [sys.executable, "-m", "joulemap.frameworks.torch.replay", str(plan), str(result)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=uncovered()
+    ) as running:
         until_s = time.monotonic() + 60
         while not (result.exists() and result.read_text()) and time.monotonic() < until_s:
             time.sleep(0.05)
