@@ -343,11 +343,22 @@ def test_threads_and_tasks_count_what_is_theirs(tmp_path: Path) -> None:
             await early.wait()
             await asyncio.gather(one, task(1000, early, late))
         asyncio.run(both())
+        import contextvars
+        open_too = contextvars.Context()
+        def begin():
+            global stale
+            serve.__enter__()
+            stale = contextvars.copy_context()
+            serve.__exit__(None, None, None)
+        open_too.run(begin)
+        serve.__enter__().add(10000)  # and ends where another one was open once
+        stale.run(serve.__exit__, None, None, None)
         """
-    assert recorded(tmp_path, program(tmp_path, source)).returncode == 0
+    done = recorded(tmp_path, program(tmp_path, source))
+    assert done.returncode == 0, done.stderr
     table = recording(tmp_path).table("regions")
     assert table is not None
-    assert sorted(table["count"].to_pylist()) == [1.0, 10.0, 100.0, 1000.0]
+    assert sorted(table["count"].to_pylist()) == [0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0]
 
 
 def test_what_a_part_of_a_program_counts_has_its_energy_each(tmp_path: Path) -> None:

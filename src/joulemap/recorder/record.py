@@ -107,8 +107,8 @@ class _Named(ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         here = _open_here.get()
-        own = next((one for one in reversed(here) if one[0] is self), None)
-        block = self._open[-1] if own is None else own[1]  # it may end in another thread than it began in
+        own = [block for part, block in here if part is self and block in self._open]
+        block = (own or self._open)[-1]  # one may end in another thread or task than it began in
         _open_here.set(tuple(one for one in here if one[1] is not block))
         self._open.remove(block)
         block.__exit__(kind, error, trace)
